@@ -1,0 +1,1 @@
+"""What the server, the machine and the client itself say during a run."""

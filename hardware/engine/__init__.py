@@ -1,0 +1,1 @@
+"""The engine model: prefix cache and batch timing, free of I/O."""

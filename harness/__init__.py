@@ -1,0 +1,1 @@
+"""The run: command line, lifecycle, worker processes, the simulated endpoint."""

@@ -1,0 +1,1 @@
+"""The `agentx` command line: a file per command, no logic."""

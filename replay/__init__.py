@@ -1,0 +1,1 @@
+"""Corpora, plan, prompts, scheduler, stream parser and transport."""

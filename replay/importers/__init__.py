@@ -1,0 +1,1 @@
+"""Bring foreign trace formats into a corpus: a file per format."""

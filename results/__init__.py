@@ -1,0 +1,1 @@
+"""Schema, journal, Parquet store, statistics and summary of a run."""
