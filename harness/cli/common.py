@@ -1,0 +1,104 @@
+"""What every command shares: the application, durations and counts, one-line errors."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from results.errors import EXIT_INTERRUPTED, EXIT_USAGE, UserError
+
+app = typer.Typer(
+    name="agentx",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+traces_app = typer.Typer(no_args_is_help=True, help="Corpora: bring in, describe, generate.")
+app.add_typer(traces_app, name="traces")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM])?")
+
+debug = False
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90s`, `15m`, `1h`, `250ms` or a bare number of seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration; write 90s, 15m or 1h")
+    return float(match[1]) * _UNIT_S[match[2]]
+
+
+def parse_tokens(text: str) -> int:
+    """Token count from `128k`, `1M` or a bare integer (k = 1,000: contexts are quoted in thousands)."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a token count; write 131072, 128k or 1M")
+    scale = {"k": 1_000, "m": 1_000_000}.get((match[2] or "").lower(), 1)
+    return int(float(match[1]) * scale)
+
+
+def version_callback(value: bool) -> None:
+    """Print the version and stop."""
+    if value:
+        from agentx import __version__
+
+        typer.echo(f"agentx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version_callback, is_eager=True, help="Show the version.")
+    ] = False,
+    debug_: Annotated[bool, typer.Option("--debug", help="Show a traceback with an error.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (also NO_COLOR).")] = False,
+) -> None:
+    """Replay captured coding-agent sessions against real LLM endpoints; say what a serving stack is worth."""
+    global debug
+    debug = debug_
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+
+
+def fail(error: UserError) -> NoReturn:
+    """Print one line to stderr and leave with the error's exit code."""
+    typer.echo(f"agentx: {error}", err=True)
+    raise SystemExit(error.exit_code)
+
+
+def entry() -> None:
+    """Load the commands and run one; a traceback only with --debug."""
+    from harness.cli import register
+
+    register()
+    try:
+        result: Any = app(standalone_mode=False)
+    except UserError as error:
+        if debug:
+            raise
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except Exception as error:
+        if debug:
+            raise
+        import click
+
+        if isinstance(error, click.ClickException):
+            error.show()
+            sys.exit(EXIT_USAGE)
+        if isinstance(error, click.exceptions.Abort):
+            sys.exit(EXIT_INTERRUPTED)
+        typer.echo(f"agentx: {type(error).__name__}: {error}; run again with --debug for the traceback", err=True)
+        sys.exit(EXIT_USAGE)
+    sys.exit(result if isinstance(result, int) else 0)
