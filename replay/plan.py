@@ -1,0 +1,127 @@
+"""Which sessions are replayed, in which order, and what was left out and why; printed before anything is sent.
+
+Everything here is arithmetic on whole columns: a corpus of 50,000 requests is planned in milliseconds. Trees are
+compiled one at a time when their slot needs them (`replay.tree`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from replay.corpus import Corpus
+from results.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What decides the plan, written whole into run.json."""
+
+    concurrency: int
+    seed: int = 42
+    max_context: int | None = None
+    """Prompt plus answer; a lane ends before its first request beyond it. None: no limit."""
+    sessions: int | None = None
+    """End after this many trees; None: go round until the duration is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`order` are corpus session indices; `kept` marks the corpus rows that may be sent (bool, shape (rows,))."""
+
+    selection: Selection
+    order: np.ndarray
+    kept: np.ndarray
+    dropped: dict[str, int]
+    """Reason -> count, for sessions and requests left out."""
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    longest_context: int
+    digest: str
+
+    def rows(self, corpus: Corpus, session: int) -> list[int]:
+        """Corpus rows of a session that are sent."""
+        low, high = int(corpus.session_row[session]), int(corpus.session_row[session + 1])
+        return (np.flatnonzero(self.kept[low:high]) + low).tolist()
+
+    def session_for(self, start: int) -> tuple[int, int] | None:
+        """Session and pass of the `start`-th tree of the run (from 0); None when no more are to be started."""
+        limit = self.selection.sessions
+        if limit is not None and start >= limit:
+            return None
+        return int(self.order[start % len(self.order)]), start // len(self.order)
+
+
+def make_plan(corpus: Corpus, selection: Selection) -> Plan:
+    """Choose and order; raises UserError when nothing is left to send."""
+    kept = np.ones(len(corpus.turn), dtype=bool)
+    dropped: dict[str, int] = {}
+    if selection.max_context is not None:
+        kept = _within_context(corpus, selection.max_context)
+        dropped["requests beyond the context limit (their lane ends there)"] = int((~kept).sum())
+    per_session = np.add.reduceat(kept, corpus.session_row[:-1]) if len(kept) else np.zeros(0, int)
+    order = np.flatnonzero(per_session)
+    if len(order) < len(per_session):
+        dropped["sessions with no request within the context limit"] = len(per_session) - len(order)
+    if not len(order):
+        raise UserError(
+            f"no session of the corpus fits --max-context {selection.max_context}",
+            remedy="raise it, or choose another corpus",
+        )
+    order = np.random.default_rng(selection.seed).permutation(order)
+    if selection.sessions is not None:
+        used = np.zeros(len(per_session), dtype=bool)
+        used[order[: selection.sessions]] = True
+        kept &= np.repeat(used, np.diff(corpus.session_row))
+    inputs, outputs = corpus.input_tokens[kept], corpus.output_tokens[kept]
+    return Plan(
+        selection=selection,
+        order=order,
+        kept=kept,
+        dropped={reason: count for reason, count in dropped.items() if count},
+        requests=int(kept.sum()),
+        input_tokens=int(inputs.sum()),
+        output_tokens=int(outputs.sum()),
+        longest_context=int((inputs + outputs).max()),
+        digest=_digest(corpus, selection, order, kept),
+    )
+
+
+def _within_context(corpus: Corpus, limit: int) -> np.ndarray:
+    """Rows before the first over-long request of their lane, in lanes whose spawning turn is kept too."""
+    fits = corpus.input_tokens + corpus.output_tokens <= limit
+    session = np.repeat(np.arange(len(corpus.session_ids)), np.diff(corpus.session_row))
+    new_lane = np.ones(len(fits), dtype=bool)
+    new_lane[1:] = (session[1:] != session[:-1]) | (corpus.lane[1:] != corpus.lane[:-1])
+    lane_of = np.cumsum(new_lane) - 1
+    starts = np.flatnonzero(new_lane)
+    over = np.cumsum(~fits)
+    before = np.concatenate([[0], over])[starts]
+    kept: np.ndarray = over - before[lane_of] == 0
+    _drop_orphans(corpus, session, starts, kept)
+    return kept
+
+
+def _drop_orphans(corpus: Corpus, session: np.ndarray, starts: np.ndarray, kept: np.ndarray) -> None:
+    """Drop sub-agents whose parent turn is not sent. Parents come before their children in row order."""
+    ends = np.append(starts[1:], len(kept))
+    children = np.flatnonzero(corpus.parent_lane[starts] >= 0)
+    for child in children.tolist():
+        low, high = int(starts[child]), int(ends[child])
+        first, last = (int(row) for row in corpus.session_row[session[low] : session[low] + 2])
+        parent = corpus.lane[first:last] == corpus.parent_lane[low]
+        spawn = parent & (corpus.turn[first:last] == corpus.spawn_turn[low])
+        if not (spawn & kept[first:last]).any():
+            kept[low:high] = False
+
+
+def _digest(corpus: Corpus, selection: Selection, order: np.ndarray, kept: np.ndarray) -> str:
+    digest = hashlib.sha256(corpus.digest.encode())
+    digest.update(json.dumps(asdict(selection), sort_keys=True).encode())
+    digest.update(order.astype("<i8").tobytes())
+    digest.update(np.packbits(kept).tobytes())
+    return digest.hexdigest()

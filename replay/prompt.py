@@ -1,0 +1,116 @@
+"""A lane's conversation as bytes that only ever grow.
+
+The JSON of the messages lives in one `bytearray` per lane. A turn appends what is new and sends a view of the whole;
+nothing is encoded or copied again. Words come from `Phrasebook` by block key, so that a block is the same text in every
+prompt of the run and on every machine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.messages import MESSAGE_HEAD, MESSAGE_TAIL
+from replay.prefix import Runs
+from replay.tree import Message, Step, Tree
+from replay.words import Phrasebook, block_keys, salt64
+
+
+class TreeText:
+    """The words of one session tree. Trees get different words, but for the head that the trace says they share."""
+
+    __slots__ = ("_head_ids", "_head_keys", "_salt", "_tail_salt", "book", "tree")
+
+    def __init__(self, book: Phrasebook, tree: Tree, run_salt: str, tree_salt: str, *, share_head: bool) -> None:
+        self.book = book
+        self.tree = tree
+        self._salt = salt64(run_salt, tree_salt)
+        self._tail_salt = salt64(run_salt, tree_salt, "tail")
+        blocks = tree.head_blocks if share_head else 0
+        self._head_ids = expand(tree.head_runs, 0, blocks)
+        head_salt = salt64(run_salt, "head", *tree.head_key)
+        self._head_keys = block_keys(head_salt, np.arange(blocks, dtype=np.int64))
+
+    def words(self, step: Step, first: int, end: int) -> bytes:
+        """Text of the tape positions [first, end) of `step`."""
+        size = step.block_size
+        low, high = first // size, -(-end // size)
+        return self.book.render(self._keys(step, low, high), first - low * size, end - first, size)
+
+    def _keys(self, step: Step, low: int, high: int) -> np.ndarray:
+        whole_high = min(high, step.whole_blocks)
+        ids = expand(step.runs, low, whole_high)
+        keys = block_keys(self._salt, ids)
+        shared = min(whole_high, len(self._head_ids)) - low
+        if shared > 0:
+            same = ids[:shared] == self._head_ids[low : low + shared]
+            keys[:shared] = np.where(same, self._head_keys[low : low + shared], keys[:shared])
+        if high <= step.whole_blocks:
+            return keys
+        return np.concatenate([keys, self._tail_keys(step, max(low, step.whole_blocks), high)])
+
+    def _tail_keys(self, step: Step, low: int, high: int) -> np.ndarray:
+        """Keys past the last whole block: the block that grows there, or a text of the step's own."""
+        own = (step.row << 20) + np.arange(low, high, dtype=np.int64) - step.whole_blocks
+        keys = block_keys(self._tail_salt, own)
+        if step.tail_block is not None and low == step.whole_blocks:
+            keys[:1] = block_keys(self._salt, np.array([step.tail_block], dtype=np.int64))
+        return keys
+
+
+def expand(runs: Runs, low: int, high: int) -> np.ndarray:
+    """Ids of the blocks at positions [low, high) as int64, shape (high - low,)."""
+    out = np.empty(max(0, high - low), dtype=np.int64)
+    position = filled = 0
+    for first, count in runs:
+        start, stop = max(low, position), min(high, position + count)
+        if start < stop:
+            ids = first + (start - position)
+            out[filled : filled + stop - start] = np.arange(ids, ids + stop - start)
+            filled += stop - start
+        position += count
+        if position >= high:
+            break
+    return out[:filled]
+
+
+class Conversation:
+    """The messages of one lane, encoded. `body` may be viewed while a request is in flight, not while it grows."""
+
+    __slots__ = ("_ends", "_messages", "body")
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self._messages: list[Message] = []
+        self._ends: list[int] = []
+
+    def advance(self, step: Step, text: TreeText) -> int:
+        """Make `body` the messages of `step`; returns the bytes written anew.
+
+        Messages kept from before are not touched. Raises BufferError while a view of `body` is alive.
+        """
+        fresh: list[Message] = []
+        message = step.last
+        while message is not None and not self._holds(message):
+            fresh.append(message)
+            message = message.previous
+        keep = message.depth + 1 if message is not None else 0
+        del self._messages[keep:], self._ends[keep:]
+        kept_bytes = self._ends[-1] if self._ends else 0
+        pieces = [self._encode(message, text) for message in reversed(fresh)]
+        del self.body[kept_bytes:]
+        for message, piece in zip(reversed(fresh), pieces, strict=True):
+            if self.body:
+                self.body += b","
+            for part in piece:
+                self.body += part
+            self._messages.append(message)
+            self._ends.append(len(self.body))
+        return len(self.body) - kept_bytes
+
+    def _holds(self, message: Message) -> bool:
+        return message.depth < len(self._messages) and self._messages[message.depth] is message
+
+    @staticmethod
+    def _encode(message: Message, text: TreeText) -> tuple[bytes, bytes, bytes]:
+        words = text.words(text.tree.steps[message.tape], message.text_start, message.end)
+        return MESSAGE_HEAD[message.role], words, MESSAGE_TAIL[message.role]

@@ -1,0 +1,304 @@
+"""One session tree made ready for replay: its steps, what each waits for, and how each prompt is cut into messages.
+
+**Positions.** A prompt of N tokens is a tape of positions 0..N. The recorded block ids say which word stands at each
+position. The server's chat template takes some positions (its constant part first, then its tokens around every
+message); the words of those positions are skipped, not shifted. So a prompt counts exactly what the trace recorded,
+and two prompts agree exactly as far as their recorded blocks do.
+
+**Messages never change.** A request inherits the messages of the earlier request with which it shares the longest
+prefix and appends: the previous answer as an assistant message, the rest as a user or tool message. Only where the
+trace itself leaves the old prefix is a message cut again, from its own start and in its own role, so that the part
+before the divergence stays the same text.
+
+**Partial tail blocks.** Tokens after the last whole block have no id of their own. They take their words from the block
+that grows over them in the next turn of the lane, so the next prompt continues the same text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.chat_shape import ChatShape
+from replay.corpus import Corpus
+from replay.prefix import Runs, SeenBlocks, block_at, common_blocks
+
+SYSTEM, USER, ASSISTANT, ASSISTANT_CALL, TOOL = "system", "user", "assistant", "assistant_call", "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; the chain through `previous` is the whole prompt. Positions are in tokens."""
+
+    previous: Message | None
+    depth: int
+    role: str
+    start: int
+    end: int
+    text_start: int
+    tape: int
+    """Index of the step whose blocks give the words [text_start, end)."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One request of the tree."""
+
+    index: int
+    row: int
+    lane: int
+    turn: int
+    start_s: float
+    end_s: float
+    runs: Runs
+    whole_blocks: int
+    block_size: int
+    recorded_input: int
+    output_tokens: int
+    input_tokens: int = 0
+    """Planned: what the server is to count. Differs from the record only where the template alone is longer."""
+    tail_block: int | None = None
+    """Id that gives the words of the partial tail; None: a text of its own."""
+    after: tuple[int, ...] = ()
+    delay_s: float = 0.0
+    extends: int = -1
+    """Step whose whole prompt this one continues, -1 when none."""
+    last: Message | None = None
+
+    @property
+    def tail_tokens(self) -> int:
+        """Tokens after the last whole block."""
+        return self.recorded_input - self.whole_blocks * self.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A compiled session tree. `dependents[i]` are the steps that wait for step i."""
+
+    session: int
+    steps: tuple[Step, ...]
+    dependents: tuple[tuple[int, ...], ...]
+    head_runs: Runs
+    head_blocks: int
+    """Leading blocks (tools and system prompt) that the trace shares with other sessions of the same sizes."""
+    head_key: tuple[int, int]
+
+
+def compile_tree(corpus: Corpus, session: int, rows: Sequence[int], shape: ChatShape, *, tools: bool) -> Tree:
+    """Make the kept `rows` of a session (any order) into a tree.
+
+    `tools` sends tool results as tool messages where the template takes them. Raises ValueError on empty `rows`.
+    """
+    steps = _read_steps(corpus, rows)
+    if not steps:
+        raise ValueError("a tree needs at least one request")
+    _link(corpus, steps)
+    _resolve_tails(steps)
+    system_tokens = _system_tokens(corpus, steps[0].row)
+    cutter = _Cutter(corpus, steps, shape, tools=tools and shape.tool is not None and shape.assistant_call is not None)
+    seen = SeenBlocks()
+    for step in steps:
+        cutter.cut(step, seen)
+        seen.add(step.runs, step.whole_blocks, step.index)
+    dependents: list[list[int]] = [[] for _ in steps]
+    for step in steps:
+        for cause in step.after:
+            dependents[cause].append(step.index)
+    first = steps[0]
+    head = min(system_tokens // first.block_size, first.whole_blocks)
+    key = (int(corpus.tool_tokens[first.row]), int(corpus.system_tokens[first.row]))
+    return Tree(session, tuple(steps), tuple(map(tuple, dependents)), first.runs, head, key)
+
+
+def _read_steps(corpus: Corpus, rows: Sequence[int]) -> list[Step]:
+    """Steps in the order in which the trace sent them."""
+    order = sorted(rows, key=lambda row: (float(corpus.start_s[row]), row))
+    steps = []
+    for index, row in enumerate(order):
+        low, high = int(corpus.run_offset[row]), int(corpus.run_offset[row + 1])
+        runs = list(zip(corpus.run_first[low:high].tolist(), corpus.run_count[low:high].tolist(), strict=True))
+        block_size = int(corpus.block_size[row])
+        start = float(corpus.start_s[row])
+        api = float(corpus.api_s[row])
+        recorded = int(corpus.input_tokens[row])
+        whole = min(recorded // block_size, sum(count for _, count in runs))
+        steps.append(
+            Step(
+                index=index,
+                row=row,
+                lane=int(corpus.lane[row]),
+                turn=int(corpus.turn[row]),
+                start_s=start,
+                end_s=start + (0.0 if math.isnan(api) else api),
+                runs=runs,
+                whole_blocks=whole,
+                block_size=block_size,
+                recorded_input=recorded,
+                output_tokens=max(1, int(corpus.output_tokens[row])),
+            )
+        )
+    return steps
+
+
+def _link(corpus: Corpus, steps: list[Step]) -> None:
+    """Causes and delays: the previous turn, the spawning turn, and the children that a turn joins.
+
+    The delay is what passed in the recording between the last cause's end and the start; where the recording has no
+    duration for the cause, its own think time stands in.
+    """
+    lanes: dict[int, list[Step]] = defaultdict(list)
+    for step in steps:
+        lanes[step.lane].append(step)
+    turns = {(step.lane, step.turn): step for step in steps}
+    causes: dict[int, set[int]] = defaultdict(set)
+    for lane in lanes.values():
+        lane.sort(key=lambda step: step.turn)
+        for earlier, later in zip(lane, lane[1:], strict=False):
+            causes[later.index].add(earlier.index)
+        first, last = lane[0], lane[-1]
+        parent = int(corpus.parent_lane[first.row])
+        if parent >= 0:
+            spawn = turns.get((parent, int(corpus.spawn_turn[first.row])))
+            join = turns.get((parent, int(corpus.join_turn[first.row])))
+            if spawn is not None:
+                causes[first.index].add(spawn.index)
+            if join is not None:
+                causes[join.index].add(last.index)
+    for step in steps:
+        step.after = tuple(sorted(causes[step.index]))
+        if step.after:
+            step.delay_s = _delay(corpus, step, [steps[cause] for cause in step.after])
+
+
+def _delay(corpus: Corpus, step: Step, causes: list[Step]) -> float:
+    last = max(causes, key=lambda cause: cause.end_s)
+    think = float(corpus.think_s[step.row])
+    if math.isnan(float(corpus.api_s[last.row])) and not math.isnan(think):
+        return max(0.0, think)
+    return max(0.0, step.start_s - last.end_s)
+
+
+def _resolve_tails(steps: list[Step]) -> None:
+    """Give every partial tail the block that continues it in the next turn of its lane."""
+    following: dict[int, Step] = {}
+    for step in sorted(steps, key=lambda step: (step.lane, step.turn), reverse=True):
+        after = following.get(step.lane)
+        following[step.lane] = step
+        if after is None or not step.tail_tokens:
+            continue
+        whole = step.whole_blocks
+        if after.whole_blocks >= whole and common_blocks(step.runs, after.runs, whole) == whole:
+            step.tail_block = block_at(after.runs, whole) if after.whole_blocks > whole else after.tail_block
+
+
+def _system_tokens(corpus: Corpus, row: int) -> int:
+    return max(0, int(corpus.tool_tokens[row])) + max(0, int(corpus.system_tokens[row]))
+
+
+def common_tokens(a: Step, b: Step) -> int:
+    """Tokens of their recorded prompts that `a` and `b` share, partial tails included."""
+    shared = common_blocks(a.runs, b.runs, min(a.whole_blocks, b.whole_blocks))
+    tokens = shared * a.block_size
+    id_a, size_a = _block_or_tail(a, shared)
+    id_b, size_b = _block_or_tail(b, shared)
+    return tokens + min(size_a, size_b) if id_a is not None and id_a == id_b else tokens
+
+
+def _block_or_tail(step: Step, position: int) -> tuple[int | None, int]:
+    if position < step.whole_blocks:
+        return block_at(step.runs, position), step.block_size
+    return step.tail_block, step.tail_tokens
+
+
+class _Cutter:
+    """Cuts the prompts of one tree into messages."""
+
+    def __init__(self, corpus: Corpus, steps: list[Step], shape: ChatShape, *, tools: bool) -> None:
+        self.corpus = corpus
+        self.steps = steps
+        self.shape = shape
+        self.tools = tools
+        self.cost = {
+            SYSTEM: shape.system,
+            USER: shape.user,
+            ASSISTANT: shape.assistant,
+            ASSISTANT_CALL: shape.assistant_call or 0,
+            TOOL: shape.tool or 0,
+        }
+        self.tool_kinds = np.array(["tool_result" in kinds for kinds in corpus.input_kind_sets] or [False])
+
+    def cut(self, step: Step, seen: SeenBlocks) -> None:
+        """Set the step's planned input, its messages and the step it extends."""
+        minimum = self.shape.constant + self.cost[USER] + 1
+        step.input_tokens = max(step.recorded_input, minimum)
+        _, owner = seen.prefix(step.runs, step.whole_blocks)
+        base = self._base(step, owner)
+        if base is not None and base.last is not None:
+            common = common_tokens(base, step)
+            if common >= base.recorded_input and step.input_tokens >= base.input_tokens:
+                step.extends = base.index
+                step.last = self._extend(step, base)
+            else:
+                step.last = self._recut(step, base.last, common)
+        if step.last is None:
+            step.last = self._fresh(step, _system_tokens(self.corpus, step.row))
+
+    def _base(self, step: Step, owner: int) -> Step | None:
+        """The earlier step with the longest common prefix; the previous turn of the lane wins a tie."""
+        candidates = [self.steps[cause] for cause in step.after if self.steps[cause].index < step.index]
+        if owner >= 0:
+            candidates.append(self.steps[owner])
+        return max(candidates, key=lambda other: common_tokens(other, step), default=None)
+
+    def _message(self, previous: Message | None, role: str, end: int, step: Step) -> Message:
+        start = previous.end if previous is not None else self.shape.constant
+        depth = previous.depth + 1 if previous is not None else 0
+        return Message(previous, depth, role, start, end, start + self.cost[role], step.index)
+
+    def _fresh(self, step: Step, system_tokens: int) -> Message:
+        """A first prompt: the tools and the system prompt, then everything else as the user's."""
+        end = step.input_tokens
+        room = end - self.cost[USER] - 1
+        system_end = min(system_tokens, room)
+        if system_end - self.shape.constant > self.cost[SYSTEM]:
+            return self._message(self._message(None, SYSTEM, system_end, step), USER, end, step)
+        return self._message(None, USER, end, step)
+
+    def _extend(self, step: Step, base: Step) -> Message:
+        """Append the previous answer and what came after it; too little room: the last message grows instead."""
+        last = base.last
+        assert last is not None
+        tool = self.tools and bool(self.tool_kinds[self.corpus.input_kinds[step.row]])
+        answer, rest = (ASSISTANT_CALL, TOOL) if tool else (ASSISTANT, USER)
+        room = step.input_tokens - last.end - self.cost[answer] - self.cost[rest] - 1
+        if room < 1:
+            return self._message(last.previous, last.role, step.input_tokens, step)
+        words = min(base.output_tokens, room)
+        middle = self._message(last, answer, last.end + self.cost[answer] + words, step)
+        return self._message(middle, rest, step.input_tokens, step)
+
+    def _recut(self, step: Step, last: Message, common: int) -> Message | None:
+        """Keep the messages that are wholly common; cut the one at the divergence again, from the same start."""
+        straddling: Message | None = last
+        while straddling is not None and straddling.previous is not None and straddling.start > common:
+            straddling = straddling.previous
+        end = step.input_tokens
+        while straddling is not None:
+            role, previous = straddling.role, straddling.previous
+            if role in (USER, TOOL):
+                if end - straddling.start > self.cost[role]:
+                    return self._message(previous, role, end, step)
+            elif role == SYSTEM:
+                return None
+            else:
+                rest = TOOL if role == ASSISTANT_CALL else USER
+                middle_end = min(straddling.end, end - self.cost[rest] - 1)
+                if middle_end - straddling.start > self.cost[role]:
+                    middle = self._message(previous, role, middle_end, step)
+                    return self._message(middle, rest, end, step)
+            straddling = previous
+        return None
