@@ -57,14 +57,12 @@ class Exchange:
 
     def __init__(
         self,
-        head: bytes,
-        parts: Sequence[Buffer],
         stream: AnswerStream,
         on_done: Callable[[Exchange], None],
         context: object = None,
     ) -> None:
-        self.head = head
-        self.parts = parts
+        self.head = b""
+        self.parts: Sequence[Buffer] = ()
         self.stream = stream
         self.on_done = on_done
         self.context = context

@@ -43,6 +43,11 @@ class Plan:
     longest_context: int
     digest: str
 
+    @classmethod
+    def for_worker(cls, selection: Selection, order: np.ndarray, kept: np.ndarray) -> Plan:
+        """What a worker needs of the plan; the figures are the parent's."""
+        return cls(selection, order, kept, {}, 0, 0, 0, 0, "")
+
     def rows(self, corpus: Corpus, session: int) -> list[int]:
         """Corpus rows of a session that are sent."""
         low, high = int(corpus.session_row[session]), int(corpus.session_row[session + 1])

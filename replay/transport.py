@@ -245,6 +245,19 @@ class Transport:
         if size > self.backlog_max:
             self.backlog_max = size
 
+    def take_counters(self) -> dict[str, int]:
+        """What happened since the last call, by the names of the client's journal row."""
+        counters = {
+            "reads": self.reads,
+            "read_bytes": self.read_bytes,
+            "backlog_max_bytes": self.backlog_max,
+            "sockets": len(self.connections),
+            "connects": self.connects,
+            "stale_retries": self.stale_retries,
+        }
+        self.reads = self.read_bytes = self.backlog_max = self.connects = self.stale_retries = 0
+        return counters
+
     def _sweep(self) -> None:
         """Every quarter second: stale idle connections, time limits, the stamp clock's offset."""
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)

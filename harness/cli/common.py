@@ -76,13 +76,24 @@ def fail(error: UserError) -> NoReturn:
     raise SystemExit(error.exit_code)
 
 
+def _with_default_profile(arguments: list[str]) -> list[str]:
+    """`--mock` may stand without a profile; the option parser wants a value."""
+    out: list[str] = []
+    for position, argument in enumerate(arguments):
+        out.append(argument)
+        following = arguments[position + 1 : position + 2]
+        if argument == "--mock" and (not following or following[0].startswith("-")):
+            out.append("small")
+    return out
+
+
 def entry() -> None:
     """Load the commands and run one; a traceback only with --debug."""
     from harness.cli import register
 
     register()
     try:
-        result: Any = app(standalone_mode=False)
+        result: Any = app(_with_default_profile(sys.argv[1:]), standalone_mode=False)
     except UserError as error:
         if debug:
             raise

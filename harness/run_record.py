@@ -1,0 +1,168 @@
+"""run.json and the journal's header: what was run, kept current from the first moment to the last."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replay.corpus import Corpus
+from replay.endpoint import Endpoint
+from replay.plan import Plan
+from results.clock import ClockAnchor
+from results.errors import UserError
+from results.journal import write_header
+from results.records import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from harness.probe import Probed
+    from harness.run import RunOptions
+
+_PACKAGES = ("agentx-live", "httptools", "httpx", "msgspec", "numpy", "pyarrow", "uvloop")
+
+
+class RunRecord:
+    """The run directory's identity. `header` is what the result files are made from, also after a crash."""
+
+    def __init__(self, directory: Path, run_id: str, salt: str, manifest: dict[str, Any], header: dict[str, Any]) -> None:
+        self.directory = directory
+        self.run_id = run_id
+        self.salt = salt
+        self.manifest = manifest
+        self.header = header
+
+    @classmethod
+    def create(
+        cls,
+        options: RunOptions,
+        corpus: Corpus,
+        plan: Plan,
+        endpoint: Endpoint,
+        found: Probed,
+        command: list[str],
+        *,
+        salt: str,
+    ) -> RunRecord:
+        """Make the directory and write both files; UserError when the folder can't be written."""
+        from harness.run import new_run_id
+
+        run_id = new_run_id()
+        directory = options.out / run_id
+        try:
+            (directory / "journal").mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"--out {options.out}: {error.strerror}", remedy="choose a folder you can write") from error
+        header: dict[str, Any] = {
+            "run_id": run_id,
+            "schema": SCHEMA_VERSION,
+            "session_ids": corpus.session_ids,
+            "lane_names": corpus.lane_names,
+            "scenario": "closed-loop",
+            "concurrency": options.selection.concurrency,
+            "duration_s": options.duration_s,
+            "steady_start_ns": 0,
+            "steady_end_ns": None,
+            "keep_chunks": options.keep_chunks,
+            "num_gpus": None,
+            "error_rate_limit": options.error_rate_limit,
+            "interrupted": False,
+            "invalid_reasons": [],
+        }
+        manifest = {
+            "schema": SCHEMA_VERSION,
+            "run_id": run_id,
+            "status": "running",
+            "command": command,
+            "packages": _versions(),
+            "python": platform.python_version(),
+            "seed": options.selection.seed,
+            "salt": salt,
+            "corpus": {"digest": corpus.digest, "path": str(options.corpus) if options.corpus else "builtin", **corpus.meta},
+            "plan": {
+                "digest": plan.digest,
+                "requests": plan.requests,
+                "input_tokens": plan.input_tokens,
+                "output_tokens": plan.output_tokens,
+                "dropped": plan.dropped,
+                "selection": asdict(plan.selection),
+            },
+            "scenario": {
+                "name": "closed-loop",
+                "pacing": asdict(options.pacing),
+                "limits": asdict(options.limits),
+                "drain_s": options.drain_s,
+                "share_head": options.share_head,
+                "tool_messages": options.tool_messages,
+            },
+            "endpoint": {"url": endpoint.base, "insecure": endpoint.insecure, **found.fingerprint()},
+            "host": _host(),
+        }
+        record = cls(directory, run_id, salt, manifest, header)
+        record._write()
+        return record
+
+    def begin(self, t0_ns: int, workers: int) -> None:
+        """The clock starts."""
+        self.header["t0_monotonic_ns"] = t0_ns
+        self.manifest["workers"] = workers
+        self.manifest["clock"] = {"t0_monotonic_ns": t0_ns, "start": asdict(ClockAnchor.now())}
+        self._write()
+
+    def end(self, *, interrupted: bool, stopped_ns: int | None, duration_s: float | None, address: str) -> None:
+        """Nothing is in flight any more; fixes the steady window."""
+        t0 = self.header["t0_monotonic_ns"]
+        end = None if duration_s is None else round(duration_s * 1e9)
+        if stopped_ns is not None:
+            end = stopped_ns - t0 if end is None else min(end, stopped_ns - t0)
+        self.header["steady_end_ns"] = end
+        self.header["interrupted"] = interrupted
+        self.manifest["endpoint"]["address"] = address
+        self.manifest["clock"]["end"] = asdict(ClockAnchor.now())
+        self._write()
+
+    def invalid(self, reason: str) -> None:
+        """The run can't be used, and why."""
+        self.header["invalid_reasons"].append(reason)
+        self._write()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """The result files are complete."""
+        self.manifest["status"] = "interrupted" if self.header["interrupted"] else "finished"
+        self.manifest["valid"] = summary["valid"]
+        self._write_manifest()
+
+    def _write(self) -> None:
+        write_header(self.directory / "journal", self.header)
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
+        path = self.directory / "run.json"
+        temporary = path.with_suffix(".json.tmp")
+        temporary.write_text(json.dumps(self.manifest, indent=2, allow_nan=False, default=str) + "\n")
+        temporary.replace(path)
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def _host() -> dict[str, Any]:
+    return {
+        "name": platform.node(),
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "executable": sys.executable,
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }

@@ -1,0 +1,443 @@
+"""A worker process: the scheduler's commands carried out on real connections, and every answer written down.
+
+Started as `python -P -m harness.worker`. Standard input: one line of configuration, then commands (`go <t0>`, `stop`,
+`abort`); its end means that the parent died. Standard output: one JSON line of progress twice a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from collectors.client import LoopWatch
+from harness.worker_config import WorkerConfig, map_plan
+from replay.corpus import Corpus
+from replay.exchange import Exchange
+from replay.live_tree import LiveTree
+from replay.plan import Plan
+from replay.scheduler import Command, Done, Outcome, Scheduler, Send, TreeEnded, TreeStarted, WakeAt
+from replay.stream import ChatStream
+from replay.transport import Transport
+from replay.tree import Step, Tree, compile_tree
+from replay.words import Phrasebook, WordTable
+from results.errors import UserError
+from results.journal import JournalWriter
+from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
+
+TICK_S = 0.5
+DRAIN_REASON = "not finished within the drain limit"
+
+
+class Worker:
+    """Owns some slots, their trees, its connections and its part of the journal."""
+
+    def __init__(self, config: WorkerConfig, corpus: Corpus, plan: Plan, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self.corpus = corpus
+        self.plan = plan
+        self.loop = loop
+        self.transport = Transport(config.endpoint, config.limits, loop)
+        self.journal = JournalWriter(Path(config.journal_dir), config.worker)
+        self.watch = LoopWatch(loop)
+        self.book = Phrasebook(WordTable(config.words))
+        self.slots = list(range(config.worker, config.selection.concurrency, config.workers))
+        self.scheduler = Scheduler(self.slots, self._next_tree, config.pacing)
+        self.over = asyncio.Event()
+        self.progress = Progress()
+        self._head = self.transport.request_head(config.route)
+        self._body_head = config.body.head()
+        self._t0 = 0
+        self._seq = 0
+        self._next_start = config.selection.concurrency + config.worker
+        self._started: set[int] = set()
+        self._trees: dict[int, LiveTree] = {}
+        self._pass: dict[int, int] = {}
+        self._commands: deque[Command] = deque()
+        self._carrying_out = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._end_timer: asyncio.TimerHandle | None = None
+        self._send_lag_max = 0
+        self._stopping = False
+        self._aborting = False
+
+    # lifecycle
+
+    async def prepare(self) -> None:
+        """Open a connection per slot before the clock starts."""
+        await self.transport.open(min(len(self.slots), 4096))
+
+    def begin(self, t0_ns: int) -> None:
+        """Start the first trees; `t0_ns` is the run's zero."""
+        self._t0 = t0_ns
+        self.watch.start()
+        self.loop.call_later(TICK_S, self._tick)
+        if self.config.duration_s is not None:
+            left = t0_ns / 1e9 + self.config.duration_s - monotonic_ns() / 1e9
+            self._end_timer = self.loop.call_later(max(0.0, left), self.stop)
+        self._do(self.scheduler.start(self._now()))
+
+    def stop(self) -> None:
+        """Send nothing more; let what is in flight end, within the drain limit."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._end_timer is not None:
+            self._end_timer.cancel()
+        self._end_timer = self.loop.call_later(self.config.drain_s, self._drain_over)
+        self._do(self.scheduler.stop(self._now()))
+
+    def abort(self, reason: str = "interrupted twice") -> None:
+        """Stop at once: what is in flight is cancelled."""
+        self.stop()
+        self.transport.cancel_all(reason)
+
+    def _drain_over(self) -> None:
+        self.progress.drain_cancelled = self.transport.in_flight
+        self.transport.cancel_all(DRAIN_REASON)
+
+    def close(self) -> None:
+        """Close connections and the journal."""
+        for timer in (self._timer, self._end_timer):
+            if timer is not None:
+                timer.cancel()
+        self.watch.stop()
+        self.transport.close()
+        self._sample()
+        self.journal.close()
+
+    def _now(self) -> int:
+        return monotonic_ns() - self._t0
+
+    # the scheduler's commands
+
+    def _next_tree(self, slot: int) -> Tree | None:
+        if slot not in self._started:
+            self._started.add(slot)
+            start = slot
+        else:
+            start = self._next_start
+            self._next_start += self.config.workers
+        chosen = self.plan.session_for(start)
+        if chosen is None:
+            return None
+        session, self._pass[slot] = chosen
+        rows = self.plan.rows(self.corpus, session)
+        return compile_tree(self.corpus, session, rows, self.config.shape, tools=self.config.tool_messages)
+
+    def _do(self, commands: Iterable[Command]) -> None:
+        """Carry out commands; those that come up on the way wait their turn."""
+        self._commands.extend(commands)
+        if self._carrying_out:
+            return
+        self._carrying_out = True
+        try:
+            while self._commands:
+                self._carry_out(self._commands.popleft())
+        finally:
+            self._carrying_out = False
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Send(slot, step, due_ns):
+                self._send(slot, step, due_ns)
+            case WakeAt(at_ns):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self.loop.call_later(max(0, at_ns - self._now()) / 1e9, self._wake)
+            case TreeStarted(slot, tree, _):
+                salt = f"{self.corpus.session_ids[tree.session]}/{self._pass[slot]}"
+                self._trees[slot] = LiveTree(
+                    tree, self.book, self.config.salt, salt, self.config.share_head, self.config.server_block
+                )
+                self.progress.trees_live += 1
+            case TreeEnded():
+                self._tree_ended(command)
+            case Done():
+                self.over.set()
+
+    def _wake(self) -> None:
+        self._do(self.scheduler.wake(self._now()))
+
+    def _tree_ended(self, ended: TreeEnded) -> None:
+        tree = self._trees[ended.slot].tree
+        self.journal.tree(
+            session=tree.session,
+            pass_=self._pass[ended.slot],
+            slot=ended.slot,
+            end=int(ended.end),
+            planned_requests=len(tree.steps),
+            sent_requests=ended.sent,
+            started_ns=ended.started_ns,
+            ended_ns=ended.at_ns,
+        )
+        self.progress.trees_live -= 1
+        self.progress.trees_ended += 1
+
+    def _send(self, slot: int, index: int, due_ns: int) -> None:
+        live = self._trees[slot]
+        step = live.tree.steps[index]
+        theory = live.theoretical_cached(step)
+        conversation = live.render(step)
+        stream = ChatStream(step.output_tokens if self.config.body.forces_length else None)
+        sent = _Sent(self._seq, slot, self._pass[slot], live, step, due_ns, theory)
+        self._seq += 1
+        request_id = f"{self.config.run_id}-{self.config.worker:x}-{sent.seq:x}"
+        parts = (self._body_head, memoryview(conversation), self.config.body.tail(step.output_tokens))
+        exchange = Exchange(stream, self._answered, sent)
+        self.progress.in_flight += 1
+        self.transport.send(self._head, request_id, parts, exchange)
+
+    def _answered(self, exchange: Exchange) -> None:
+        sent: Any = exchange.context
+        self.progress.in_flight -= 1
+        status = exchange.status
+        assert status is not None
+        self._write_row(exchange, sent, status)
+        self._count(exchange, sent, status)
+        outcome = Outcome.CONTINUE
+        if status is Status.CONTEXT_OVERFLOW:
+            outcome = Outcome.OVERFLOW
+        elif status is Status.HTTP_ERROR and 400 <= exchange.http_status < 500:
+            if exchange.http_status not in (408, 409, 429):
+                outcome = Outcome.REFUSED
+        sent.live.finished(sent.step)
+        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, self._now()))
+
+    def _write_row(self, exchange: Exchange, sent: _Sent, status: Status) -> None:
+        stream: Any = exchange.stream
+        t0 = self._t0
+        flags = exchange.flags | stream.flags
+        times = np.frombuffer(stream.chunk_times, dtype=np.int64) if stream.chunk_times else np.zeros(0, np.int64)
+        offsets = (times - exchange.sent_ns) // CHUNK_UNIT_NS
+        if len(offsets) and offsets[-1] > 0xFFFFFFFF:
+            flags |= Flag.SATURATED_OFFSET
+        start = self.journal.chunks(np.clip(offsets, 0, 0xFFFFFFFF).astype("<u4"))
+        sent_ns = exchange.sent_ns
+        lag = sent_ns - t0 - sent.due_ns
+        if sent_ns >= 0:
+            self._send_lag_max = max(self._send_lag_max, lag)
+        self.journal.request(
+            seq=sent.seq,
+            session=sent.live.tree.session,
+            lane=sent.step.lane,
+            turn=sent.step.turn,
+            pass_=sent.pass_,
+            slot=sent.slot,
+            phase=int(Phase.STEADY),
+            status=int(status),
+            finish=int(stream.finish),
+            kernel_stamps=int(exchange.kernel_stamps),
+            http_status=exchange.http_status,
+            flags=int(flags),
+            scheduled_ns=sent.due_ns,
+            sent_ns=_since(sent_ns, t0),
+            headers_ns=_since(exchange.headers_ns, t0),
+            first_token_ns=_since(stream.first_token_ns, t0),
+            first_text_ns=_since(stream.first_text_ns, t0),
+            last_token_ns=_since(stream.last_token_ns, t0),
+            done_ns=_since(exchange.done_ns, t0),
+            planned_input_tokens=sent.step.input_tokens,
+            planned_output_tokens=sent.step.output_tokens,
+            input_tokens=_or_missing(stream.input_tokens),
+            output_tokens=_or_missing(stream.output_tokens),
+            reasoning_tokens=_or_missing(stream.reasoning_tokens),
+            cached_tokens=_or_missing(stream.cached_tokens),
+            theoretical_cached_tokens=sent.theory,
+            output_chunks=stream.output_chunks,
+            first_chunk_tokens=_or_missing(stream.first_chunk_tokens),
+            parse_errors=stream.parse_errors,
+            coalesced_chunks=stream.coalesced,
+            connect_ns=exchange.connect_ns,
+            chunk_start=start,
+            chunk_count=len(offsets),
+            error=exchange.error or "",
+        )
+
+    def _count(self, exchange: Exchange, sent: _Sent, status: Status) -> None:
+        stream: Any = exchange.stream
+        progress = self.progress
+        if status is Status.OK:
+            progress.ok += 1
+            progress.input_tokens += stream.input_tokens or 0
+            progress.output_tokens += stream.output_tokens or 0
+            if stream.cached_tokens is not None:
+                progress.cached_tokens += stream.cached_tokens
+                progress.cached_of += stream.input_tokens or 0
+            if stream.first_token_ns >= 0:
+                progress.ttft_ms.append(round((stream.first_token_ns - exchange.sent_ns) / 1e6, 3))
+                decoded = stream.output_chunks - 1
+                if decoded > 0:
+                    span = stream.last_token_ns - stream.first_token_ns
+                    progress.itl_ms.append(round(span / decoded / 1e6, 3))
+        elif status is not Status.CANCELLED:
+            progress.failed += 1
+            progress.last_error = exchange.error
+            self._abort_on_failures()
+
+    def _abort_on_failures(self) -> None:
+        """The public rule: past a floor of finished requests, a failure ratio above the limit ends the run."""
+        progress = self.progress
+        finished = progress.ok + progress.failed
+        if self._stopping or finished < max(len(self.slots), 10):
+            return
+        if progress.failed / finished > self.config.error_rate_limit:
+            progress.failing = True
+            self.stop()
+
+    # twice a second
+
+    def _tick(self) -> None:
+        self.loop.call_later(TICK_S, self._tick)
+        self._sample()
+        self.report()
+
+    def _sample(self) -> None:
+        transport = self.transport
+        lag_p99, lag_max = self.watch.take()
+        self.journal.client(
+            t_ns=self._now(),
+            loop_lag_p99_ns=lag_p99,
+            loop_lag_max_ns=lag_max,
+            send_lag_max_ns=self._send_lag_max,
+            **self.watch.usage(),
+            **transport.take_counters(),
+            in_flight=self.progress.in_flight,
+        )
+        self._send_lag_max = 0
+        self.progress.disk_full = not self.journal.flush()
+
+    def report(self) -> None:
+        """One line of progress for the parent."""
+        self.progress.address = str(self.transport.address[1]) if self.transport.address else ""
+        emit({"progress": self.progress.take()})
+
+
+class _Sent:
+    """What is known of a request when it is sent."""
+
+    __slots__ = ("due_ns", "live", "pass_", "seq", "slot", "step", "theory")
+
+    def __init__(
+        self, seq: int, slot: int, pass_: int, live: LiveTree, step: Step, due_ns: int, theory: int
+    ) -> None:
+        self.seq = seq
+        self.slot = slot
+        self.pass_ = pass_
+        self.live = live
+        self.step = step
+        self.due_ns = due_ns
+        self.theory = theory
+
+
+class Progress(msgspec.Struct):
+    """Running totals, and the latencies that ended since the last report."""
+
+    ok: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    trees_live: int = 0
+    trees_ended: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cached_of: int = 0
+    drain_cancelled: int = 0
+    failing: bool = False
+    disk_full: bool = False
+    address: str = ""
+    last_error: str | None = None
+    ttft_ms: list[float] = []
+    itl_ms: list[float] = []
+
+    def take(self) -> dict[str, Any]:
+        """A report; the latency lists start anew."""
+        report: dict[str, Any] = msgspec.to_builtins(self)
+        self.ttft_ms, self.itl_ms = [], []
+        return report
+
+
+def _since(t_ns: int, t0: int) -> int:
+    return t_ns - t0 if t_ns >= 0 else -1
+
+
+def _or_missing(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def emit(message: dict[str, Any]) -> None:
+    """One JSON line to the parent; a parent that is gone is noticed on standard input."""
+    try:
+        os.write(1, msgspec.json.encode(message) + b"\n")
+    except OSError:
+        pass
+
+
+async def _serve(config: WorkerConfig) -> None:
+    loop = asyncio.get_running_loop()
+    corpus, order, kept = map_plan(Path(config.plan_dir))
+    plan = Plan.for_worker(config.selection, order, kept)
+    worker = Worker(config, corpus, plan, loop)
+    await worker.prepare()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 100)
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    emit({"ready": config.worker})
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(_listen(reader, worker))
+            await worker.over.wait()
+            listening.cancel()
+    finally:
+        worker.close()
+        worker.report()
+    emit({"done": config.worker})
+
+
+async def _listen(reader: asyncio.StreamReader, worker: Worker) -> None:
+    while line := await reader.readline():
+        match line.decode().split():
+            case ["go", t0]:
+                worker.begin(int(t0))
+            case ["stop"]:
+                worker.stop()
+            case ["abort"]:
+                worker.abort()
+    worker.journal.flush()
+    os._exit(1)  # the parent is gone: leave a recoverable journal and nothing else
+
+
+def main() -> None:
+    """Entry of the process."""
+    import uvloop
+
+    config = msgspec.json.decode(_first_line(), type=WorkerConfig)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config))
+    except UserError as error:
+        emit({"error": error.message, "remedy": error.remedy, "exit_code": error.exit_code})
+        sys.exit(1)
+
+
+def _first_line() -> bytes:
+    """Read byte by byte, so that the lines after it stay in the pipe for the event loop."""
+    line = bytearray()
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    main()

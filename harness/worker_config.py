@@ -1,0 +1,57 @@
+"""What the parent tells a worker process: one JSON object on its standard input, so that keys never touch disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from replay.body import BodyFormat
+from replay.chat_shape import ChatShape
+from replay.corpus import Corpus
+from replay.endpoint import Endpoint, Limits
+from replay.plan import Selection
+from replay.scheduler import Pacing
+
+
+class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a worker needs; corpus and plan are mapped from `plan_dir`, shared by all workers."""
+
+    run_id: str
+    worker: int
+    workers: int
+    journal_dir: str
+    plan_dir: str
+    endpoint: Endpoint
+    limits: Limits
+    body: BodyFormat
+    route: str
+    shape: ChatShape
+    words: tuple[str, ...]
+    salt: str
+    share_head: bool
+    tool_messages: bool
+    server_block: int | None
+    pacing: Pacing
+    selection: Selection
+    duration_s: float | None
+    drain_s: float
+    error_rate_limit: float
+
+
+def share_plan(plan_dir: Path, corpus: Corpus, order: np.ndarray, kept: np.ndarray) -> None:
+    """Write corpus and plan as plain arrays that workers map instead of loading."""
+    plan_dir.mkdir(parents=True)
+    arrays = corpus.arrays()
+    for name, array in {**arrays, "plan.order": order, "plan.kept": kept}.items():
+        np.save(plan_dir / f"{name}.npy", array, allow_pickle=False)
+    (plan_dir / "tables.json").write_bytes(msgspec.json.encode(corpus.tables()))
+
+
+def map_plan(plan_dir: Path) -> tuple[Corpus, np.ndarray, np.ndarray]:
+    """The corpus, the order of its sessions and the kept rows, mapped read-only."""
+    arrays = {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in plan_dir.glob("*.npy")}
+    order, kept = arrays.pop("plan.order"), arrays.pop("plan.kept")
+    tables = msgspec.json.decode((plan_dir / "tables.json").read_bytes())
+    return Corpus.from_arrays(arrays, tables), order, kept
