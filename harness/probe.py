@@ -1,0 +1,217 @@
+"""Before the clock: is the server there, what does it serve, which fields does it take, how does it count tokens."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict, dataclass
+from time import monotonic, sleep
+from typing import Any
+
+import httpx
+
+from replay.body import BodyFormat
+from replay.chat_shape import ChatShape, measure_shape
+from replay.endpoint import Endpoint
+from replay.tokens import LocalCounter, ServerCounter, TokenCounter, UsageCounter, find_words, verify_words
+from replay.words import WordTable
+from results.errors import EXIT_ENDPOINT, UserError
+
+_RETRY_S = 0.5
+_BLOCK_SIZE = re.compile(
+    r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"|^dynamo_frontend_model_kv_cache_block_size(?:\{[^}]*\})? (\d+)',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probe found out; the basis of every prompt."""
+
+    model: str
+    max_model_len: int | None
+    server_version: str | None
+    server_block: int | None
+    counter: str
+    words: WordTable
+    shape: ChatShape
+    body: BodyFormat
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What run.json says of the server."""
+        return {
+            "model": self.model,
+            "max_model_len": self.max_model_len,
+            "server_version": self.server_version,
+            "block_size": self.server_block,
+            "token_counts_from": self.counter,
+            "words": {"count": len(self.words.words), "digest": self.words.digest},
+            "chat_template_tokens": asdict(self.shape),
+            "request_fields": asdict(self.body),
+        }
+
+
+def probe(
+    endpoint: Endpoint,
+    *,
+    model: str | None,
+    tokenizer: str | None,
+    ready_timeout_s: float,
+    tool_messages: bool,
+    quiet: bool,
+) -> Probed:
+    """Find out everything a run needs; UserError (exit code 3) when the endpoint can't be used."""
+    with control_client(endpoint) as http:
+        models = _wait_ready(http, endpoint, ready_timeout_s, quiet=quiet)
+        name, max_len = _choose_model(models, model, endpoint)
+        server = UsageCounter(http, name)
+        counter, server = _counters(http, name, tokenizer)
+        words = find_words(counter)
+        if counter is not server:
+            verify_words(server, words)
+        shape = measure_shape(server, words, tools=tool_messages)
+        return Probed(
+            model=name,
+            max_model_len=max_len,
+            server_version=_version(http),
+            server_block=_server_block(http),
+            counter=counter.name,
+            words=words,
+            shape=shape,
+            body=_negotiate(http, name, words),
+        )
+
+
+def control_client(endpoint: Endpoint) -> httpx.Client:
+    """An httpx client for everything that is not measured, with the load's own headers and certificates."""
+    verify = endpoint.ssl_context() if endpoint.tls else True
+    transport = httpx.HTTPTransport(uds=endpoint.uds) if endpoint.uds else None
+    base = "http://localhost" if endpoint.uds else endpoint.base
+    return httpx.Client(
+        base_url=base,
+        headers=dict(endpoint.headers),
+        verify=verify,
+        transport=transport,
+        timeout=httpx.Timeout(60.0, connect=5.0),
+    )
+
+
+def _wait_ready(
+    http: httpx.Client, endpoint: Endpoint, timeout_s: float, *, quiet: bool
+) -> list[dict[str, Any]]:
+    deadline = monotonic() + timeout_s
+    said = quiet
+    while True:
+        try:
+            response = http.get("/v1/models")
+            if response.status_code < 500:
+                return _models(response, endpoint)
+            last = f"HTTP {response.status_code}"
+        except httpx.HTTPError as error:
+            last = str(error) or type(error).__name__
+            if "CERTIFICATE" in last.upper():
+                raise UserError(
+                    f"--endpoint {endpoint.base}: certificate not accepted: {last}",
+                    remedy="give --ca-file FILE, or --insecure",
+                    exit_code=EXIT_ENDPOINT,
+                ) from error
+        if monotonic() > deadline:
+            raise UserError(
+                f"--endpoint {endpoint.base} is not ready after {timeout_s:g} s: {last}",
+                remedy="start the server, or give --ready-timeout more",
+                exit_code=EXIT_ENDPOINT,
+            )
+        if not said:
+            print(f"agentx: waiting for {endpoint.base} ({last})", file=sys.stderr, flush=True)
+            said = True
+        sleep(_RETRY_S)
+
+
+def _models(response: httpx.Response, endpoint: Endpoint) -> list[dict[str, Any]]:
+    if response.status_code in (401, 403):
+        raise UserError(
+            f"--endpoint {endpoint.base}: GET /v1/models says {response.status_code}",
+            remedy="put the key into AGENTX_API_KEY",
+            exit_code=EXIT_ENDPOINT,
+        )
+    try:
+        data = response.json()["data"]
+        return [dict(entry) for entry in data]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _choose_model(
+    models: list[dict[str, Any]], wanted: str | None, endpoint: Endpoint
+) -> tuple[str, int | None]:
+    if wanted is None:
+        if len(models) != 1:
+            names = ", ".join(str(m.get("id")) for m in models) or "none"
+            raise UserError(
+                f"--endpoint {endpoint.base} lists {len(models)} models ({names})",
+                remedy="give --model",
+                exit_code=EXIT_ENDPOINT,
+            )
+        wanted = str(models[0].get("id"))
+    entry = next((m for m in models if m.get("id") == wanted), None)
+    if entry is None and models:
+        names = ", ".join(str(m.get("id")) for m in models)
+        raise UserError(f"--model {wanted} is not served", remedy=f"choose one of: {names}", exit_code=EXIT_ENDPOINT)
+    length = (entry or {}).get("max_model_len")
+    return wanted, int(length) if isinstance(length, int) and length > 0 else None
+
+
+def _counters(http: httpx.Client, model: str, choice: str | None) -> tuple[TokenCounter, TokenCounter]:
+    """Who says which words are one token, and who counts as the server does."""
+    usage = UsageCounter(http, model)
+    route = ServerCounter.detect(http, model) if choice != "usage" else None
+    if choice == "server" and route is None:
+        raise UserError("--tokenizer server: the endpoint has no tokenize route", remedy="use --tokenizer usage or DIR")
+    server: TokenCounter = route or usage
+    if choice in (None, "server", "usage"):
+        return server, server
+    return LocalCounter.load(choice), server
+
+
+def _version(http: httpx.Client) -> str | None:
+    try:
+        response = http.get("/version")
+        return str(response.json()["version"]) if response.status_code == 200 else None
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _server_block(http: httpx.Client) -> int | None:
+    """Tokens per block of the server's prefix cache, from its metrics page."""
+    try:
+        response = http.get("/metrics")
+    except httpx.HTTPError:
+        return None
+    found = _BLOCK_SIZE.search(response.text) if response.status_code == 200 else None
+    return int(found[1] or found[2]) if found else None
+
+
+def _negotiate(http: httpx.Client, model: str, words: WordTable) -> BodyFormat:
+    """The fullest set of fields that the server takes: forced length first, then without what it refuses."""
+    message = {"role": "user", "content": "".join(words.words[:4])}
+    last = ""
+    for length_field in ("max_tokens", "max_completion_tokens"):
+        for ignore_eos, min_tokens in ((True, True), (True, False), (False, True), (False, False)):
+            body = BodyFormat(model, length_field, ignore_eos, min_tokens)
+            fields = {"model": model, "messages": [message], "stream": False, length_field: 2}
+            fields |= {"ignore_eos": True} if ignore_eos else {}
+            fields |= {"min_tokens": 2} if min_tokens else {}
+            try:
+                response = http.post("/v1/chat/completions", json=fields)
+            except httpx.HTTPError as error:
+                raise UserError(
+                    f"the endpoint did not answer a first request: {error}",
+                    remedy="look at the server's log",
+                    exit_code=EXIT_ENDPOINT,
+                ) from error
+            if response.status_code == 200:
+                return body
+            last = f"HTTP {response.status_code}: {response.text[:200]}"
+            if response.status_code not in (400, 422):
+                break
+    raise UserError(f"the endpoint refuses chat completions: {last}", remedy="check --model", exit_code=EXIT_ENDPOINT)

@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic_ns, sleep
+
+import pytest
+
+from replay.endpoint import Endpoint, Limits, parse_endpoint
+from replay.exchange import Buffer, Exchange
+from replay.stream import ChatStream
+from replay.transport import Transport
+from results.errors import UserError
+from results.records import Flag, Status
+from tests.raw_server import (
+    Request,
+    Writer,
+    delta,
+    finish,
+    normal_answer,
+    raw_server,
+    self_signed,
+    usage,
+)
+
+
+class Client:
+    """Sends requests through a real transport and waits for their exchanges."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.head = transport.request_head("/v1/chat/completions")
+        self.count = 0
+
+    def start(self, parts: Sequence[Buffer] = (b"{}",), forced: int | None = None) -> asyncio.Future[Exchange]:
+        done: asyncio.Future[Exchange] = asyncio.get_running_loop().create_future()
+        exchange = Exchange(ChatStream(forced), done.set_result)
+        self.count += 1
+        self.transport.send(self.head, f"r-{self.count}", parts, exchange)
+        return done
+
+    async def ask(self, parts: Sequence[Buffer] = (b"{}",), forced: int | None = None) -> Exchange:
+        async with asyncio.timeout(10):
+            return await self.start(parts, forced)
+
+
+@asynccontextmanager
+async def client(endpoint: Endpoint | str, limits: Limits | None = None, connections: int = 0) -> AsyncIterator[Client]:
+    parsed = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+    transport = Transport(parsed, limits or Limits(), asyncio.get_running_loop())
+    await transport.open(connections)
+    try:
+        yield Client(transport)
+    finally:
+        transport.close()
+
+
+def run(coroutine: object) -> None:
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(coroutine)  # type: ignore[arg-type]
+
+
+def ms(start_ns: int, end_ns: int) -> float:
+    return (end_ns - start_ns) / 1e6
+
+
+def test_a_normal_answer_is_timed_by_the_kernel() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.head()
+        await writer.event(delta(role="assistant", content=""))
+        await writer.at(40)
+        await writer.event(delta(content=" a"))
+        sent_a.append(writer.written[-1][0])
+        await writer.at(60)
+        await writer.event(delta(content=" b"))
+        await writer.event(finish())
+        await writer.event(usage(7, 2, 5))
+        await writer.event("[DONE]")
+        await writer.end()
+
+    sent_a: list[int] = []
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            stream = exchange.stream
+            assert isinstance(stream, ChatStream)
+            assert exchange.status is Status.OK
+            assert exchange.kernel_stamps
+            assert (stream.input_tokens, stream.output_tokens, stream.cached_tokens) == (7, 2, 5)
+            assert ms(sent_a[0], stream.first_token_ns) == pytest.approx(0, abs=1.0)
+            assert ms(stream.first_token_ns, stream.last_token_ns) == pytest.approx(20, abs=5)
+            assert exchange.sent_ns <= exchange.headers_ns <= stream.first_token_ns <= exchange.done_ns
+            request = server.requests[0]
+            assert request.headers["x-request-id"] == "r-1"
+            assert request.headers["accept-encoding"] == "identity"
+
+    run(main())
+
+
+def test_a_busy_loop_does_not_inflate_arrival_times() -> None:
+    async def main() -> None:
+        async with client_of_blocking_server() as (c, written):
+            waiting = c.start()
+            await asyncio.sleep(0.02)
+            sleep(0.15)  # the client's loop is stuck while the token arrives
+            exchange = await waiting
+            assert isinstance(exchange.stream, ChatStream)
+            assert ms(written[0], exchange.stream.first_token_ns) == pytest.approx(0, abs=2.0)
+
+    run(main())
+
+
+@asynccontextmanager
+async def client_of_blocking_server() -> AsyncIterator[tuple[Client, list[int]]]:
+    """A server in its own thread, so that a stuck client loop does not stop it too."""
+    import threading
+
+    written: list[int] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:  # the address probe connects and leaves
+            peer, _ = listener.accept()
+            with peer:
+                if not peer.recv(65536):
+                    continue
+                sleep(0.06)
+                body = b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+                written.append(monotonic_ns())
+                peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + body)
+                return
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        async with client(f"http://127.0.0.1:{listener.getsockname()[1]}") as c:
+            yield c, written
+    finally:
+        thread.join()
+        listener.close()
+
+
+def test_a_prompt_of_half_a_megabyte_arrives_whole() -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer) as server, client(server.url) as c:
+            conversation = bytearray(b"w" * 500_000)
+            exchange = await c.ask((b'{"messages":"', memoryview(conversation), b'"}'))
+            assert exchange.status is Status.OK
+            assert server.requests[0].json() == {"messages": "w" * 500_000}
+            conversation += b"grows"  # no view of it is left
+
+    run(main())
+
+
+def test_connections_are_kept_and_reused() -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer) as server, client(server.url, connections=1) as c:
+            for _ in range(5):
+                assert (await c.ask()).status is Status.OK
+            assert {request.connection for request in server.requests} == {2}  # 1 was the address probe
+
+    run(main())
+
+
+def test_p55_connections_closed_between_turns_are_no_failures() -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer, idle_s=0.05) as server, client(server.url) as c:
+            for pause in (0.03, 0.049, 0.05, 0.051, 0.1) * 4:
+                assert (await c.ask()).status is Status.OK
+                await asyncio.sleep(pause)
+            assert len(server.requests) == 20
+
+    run(main())
+
+
+def test_p55_a_dead_kept_connection_gets_one_fresh_one() -> None:
+    """The server closes right when the next request goes out: the reset meets a request without an answer."""
+    seen: list[int] = []
+
+    async def script(request: Request, writer: Writer) -> None:
+        seen.append(request.connection)
+        if len(seen) == 2:
+            writer.reset()
+            return
+        await normal_answer(request, writer)
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            first = await c.ask()
+            second = await c.ask()
+            assert (first.status, second.status) == (Status.OK, Status.OK)
+            assert second.flags & Flag.STALE_CONNECTION
+            assert second.flags & Flag.NEW_CONNECTION
+            assert second.connect_ns > 0
+            assert c.transport.stale_retries == 1
+            assert len(server.requests) == 3
+
+    run(main())
+
+
+def test_a_fresh_connection_that_dies_unanswered_is_a_failure() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        writer.reset()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert exchange.status is Status.CONNECT_ERROR
+            assert len(server.requests) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_c11_p37_a_stream_that_breaks_off_is_truncated(reset: bool) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.head()
+        for _ in range(5):
+            await writer.event(delta(content=" t"))
+        await asyncio.sleep(0.01)
+        if reset:
+            writer.reset()
+        else:
+            writer.close()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert exchange.status is Status.TRUNCATED
+            assert exchange.stream.output_chunks == 5
+
+    run(main())
+
+
+def test_answers_delimited_by_close_are_complete_when_their_end_marker_came() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        for payload in (b'{"choices":[{"delta":{"content":"x"}}]}', b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'):
+            await writer.raw(b"data: " + payload + b"\n\n")
+        await writer.raw(b"data: [DONE]\n\n")
+        writer.close()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            assert (await c.ask()).status is Status.OK
+            assert (await c.ask()).status is Status.OK
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words"),
+    [
+        (b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", Status.HTTP_ERROR, "503"),
+        (b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n", Status.HTTP_ERROR, "302"),
+        (
+            b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 25\r\n\r\n<html><h1>Bad Gateway</h1>",
+            Status.HTTP_ERROR,
+            "502",
+        ),
+        (
+            b'HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\ncontent-length: 70\r\n\r\n{"error":{"message":"This model\'s maximum context length is 10 tokens"}}',
+            Status.CONTEXT_OVERFLOW,
+            "maximum context",
+        ),
+        (b"HTTP/1.0 nonsense\r\n\r\n", Status.STREAM_ERROR, "HTTP"),
+        (b"\x16\x03\x01garbage", Status.STREAM_ERROR, "HTTP"),
+    ],
+)
+def test_c15_error_answers_are_errors_with_a_first_line(answer: bytes, status: Status, words: str) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(answer)
+        await asyncio.sleep(0.02)
+        writer.close()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert exchange.status is status
+            assert exchange.error is not None
+            assert words in exchange.error
+            assert "\n" not in exchange.error
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", [200, 201, 202])
+def test_c15_any_2xx_stream_is_an_answer(code: int) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 %d Fine\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" % code)
+        await writer.event(delta(content="x"))
+        await writer.event(finish())
+        await writer.event("[DONE]")
+        await writer.end()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert (exchange.status, exchange.http_status) == (Status.OK, code)
+
+    run(main())
+
+
+def test_interim_answers_are_not_the_answer() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n")
+        await asyncio.sleep(0.01)
+        await normal_answer(request, writer)
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert (exchange.status, exchange.http_status) == (Status.OK, 200)
+            assert (await c.ask()).status is Status.OK
+
+    run(main())
+
+
+def test_p69_a_compressed_stream_is_read_and_flagged() -> None:
+    import zlib
+
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        packer = zlib.compressobj(wbits=31)
+        for payload in ('{"choices":[{"delta":{"content":"x"}}]}', '{"choices":[{"delta":{},"finish_reason":"stop"}]}', "[DONE]"):
+            data = packer.compress(f"data: {payload}\n\n".encode()) + packer.flush(zlib.Z_SYNC_FLUSH)
+            await writer.chunk(data)
+        await writer.end()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            exchange = await c.ask()
+            assert exchange.status is Status.OK
+            assert exchange.flags & Flag.COMPRESSED
+
+    run(main())
+
+
+def test_p56_no_limit_by_default_and_an_expired_limit_says_which() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.at(700)
+        await writer.head()
+        await writer.event(delta(content="x"))
+        await writer.at(1500)
+        await writer.event(finish())
+        await writer.event("[DONE]")
+        await writer.end()
+
+    async def main() -> None:
+        async with raw_server(script) as server:
+            async with client(server.url) as c:
+                assert (await c.ask()).status is Status.OK
+            async with client(server.url, Limits(first_byte_s=0.2)) as c:
+                exchange = await c.ask()
+                assert exchange.status is Status.TIMEOUT
+                assert "no byte of the answer within 0.2 s" in str(exchange.error)
+            async with client(server.url, Limits(between_bytes_s=0.3)) as c:
+                exchange = await c.ask()
+                assert exchange.status is Status.TIMEOUT
+                assert "nothing came for 0.3 s" in str(exchange.error)
+
+    run(main())
+
+
+def test_comments_reset_the_idle_limit() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.head()
+        for k in range(1, 8):
+            await writer.at(100 * k)
+            await writer.chunk(b": ping\n\n")
+        await normal_tail(writer)
+
+    async def normal_tail(writer: Writer) -> None:
+        await writer.event(delta(content="x"))
+        await writer.event(finish())
+        await writer.event("[DONE]")
+        await writer.end()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url, Limits(between_bytes_s=0.4)) as c:
+            assert (await c.ask()).status is Status.OK
+
+    run(main())
+
+
+def test_p61_localhost_finds_the_address_that_answers() -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer) as server, client(f"http://localhost:{server.port}/v1") as c:
+            assert (await c.ask()).status is Status.OK
+            assert c.transport.address is not None
+            assert c.transport.address[1][0] == "127.0.0.1"
+
+    run(main())
+
+
+def test_an_endpoint_that_is_not_there_is_one_clear_error() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+        async def main() -> None:
+            with pytest.raises(UserError, match=f"127.0.0.1:{port} cannot be reached") as caught:
+                async with client(f"http://127.0.0.1:{port}"):
+                    pass
+            assert caught.value.exit_code == 3
+
+        run(main())
+
+
+def test_p58_tls_is_verified_unless_told_otherwise() -> None:
+    context, certificate = self_signed()
+
+    async def main() -> None:
+        async with raw_server(normal_answer, tls=context) as server:
+            url = f"https://127.0.0.1:{server.port}"
+            async with client(url) as c:
+                exchange = await c.ask()
+                assert exchange.status is Status.CONNECT_ERROR
+                assert "certificate not accepted" in str(exchange.error)
+            for endpoint in (parse_endpoint(url, ca_file=certificate), parse_endpoint(url, insecure=True)):
+                async with client(endpoint) as c:
+                    conversation = bytearray(b"w" * 300_000)
+                    exchange = await c.ask((b'{"m":"', memoryview(conversation), b'"}'))
+                    assert exchange.status is Status.OK
+                    assert exchange.kernel_stamps
+                    assert (await c.ask()).status is Status.OK
+            assert len(server.requests[0].body) == 300_008
+
+    run(main())
+
+
+def test_unix_sockets(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = str(tmp_path / "s")
+        async with raw_server(normal_answer, uds=path), client(f"unix:{path}") as c:
+            exchange = await c.ask()
+            assert exchange.status is Status.OK
+            assert not exchange.kernel_stamps
+
+    run(main())
+
+
+def test_c17_all_requests_are_in_flight_together() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.at(400)
+        await normal_answer(request, writer)
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url, connections=500) as c:
+            exchanges = await asyncio.gather(*(c.ask() for _ in range(500)))
+            assert server.in_flight_peak == 500
+            assert all(exchange.status is Status.OK for exchange in exchanges)
+
+    run(main())
+
+
+def test_p60_a_server_without_keep_alive_costs_connections_not_failures() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        await writer.raw(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+        writer.close()
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            for _ in range(30):
+                exchange = await c.ask()
+                assert exchange.status is Status.OK
+                assert exchange.flags & Flag.NEW_CONNECTION
+            assert c.transport.connects == 30
+
+    run(main())
+
+
+def test_cancel_at_every_stage_leaves_an_empty_pool() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.at(30)
+        await writer.head()
+        await writer.event(delta(content="x"))
+        await asyncio.sleep(5)
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            for pause in (0.0, 0.001, 0.02, 0.06):
+                waiting = c.start((b"x" * 400_000,))
+                await asyncio.sleep(pause)
+                c.transport.cancel_all("test")
+                exchange = await waiting
+                assert exchange.status is Status.CANCELLED
+                assert c.transport.in_flight == 0
+            c.transport.close()
+            assert not c.transport.connections
+
+    run(main())
+
+
+def test_proxy_for_plain_http_gets_the_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer) as proxy:
+            monkeypatch.setenv("http_proxy", f"http://user:secret@127.0.0.1:{proxy.port}")
+            async with client("http://inference.example:8000/prefix/v1") as c:
+                assert (await c.ask()).status is Status.OK
+            request = proxy.requests[0]
+            assert request.target == "http://inference.example:8000/prefix/v1/chat/completions"
+            assert request.headers["host"] == "inference.example:8000"
+            assert request.headers["proxy-authorization"].startswith("Basic ")
+
+    run(main())
+
+
+def test_bytes_nobody_asked_for_close_the_idle_connection() -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await normal_answer(request, writer)
+        if request.connection == 2:
+            await asyncio.sleep(0.01)
+            await writer.raw(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url) as c:
+            assert (await c.ask()).status is Status.OK
+            await asyncio.sleep(0.05)
+            assert (await c.ask()).status is Status.OK
+            assert server.requests[1].connection == 3
+
+    run(main())
