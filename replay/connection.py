@@ -58,7 +58,7 @@ class Connection:
         self._feed: Callable[[bytes, int], None] = _ignore
         self._pending: list[memoryview] = []
         self._writing = False
-        self._complete = False
+        self._complete = self._keep = False
         self._content_type = self._encoding = b""
         self._parser = httptools.HttpResponseParser(self)
         self._tls: ssl.SSLObject | None = None
@@ -257,9 +257,11 @@ class Connection:
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except httptools.HttpParserError as error:
-            self.close()
-            exchange.fail(Status.STREAM_ERROR, f"not HTTP/1.1: {error}", self._t_ns)
-            return
+            if not self._complete:
+                self.close()
+                exchange.fail(Status.STREAM_ERROR, f"not HTTP/1.1: {error}", self._t_ns)
+                return
+            self._keep = False  # the answer is whole; what follows it is garbage
         if self._complete:
             self._finished(exchange)
 
@@ -327,9 +329,10 @@ class Connection:
     def on_message_complete(self) -> None:
         """Parser callback; interim 1xx answers do not count."""
         self._complete = self._parser.get_status_code() >= 200
+        self._keep = self._parser.should_keep_alive()
 
     def _finished(self, exchange: Exchange) -> None:
-        keep = self._parser.should_keep_alive() and not self._pending and self.state is State.BUSY
+        keep = self._keep and not self._pending and self.state is State.BUSY
         self.exchange = None
         self._feed = _ignore
         if keep:

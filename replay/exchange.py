@@ -126,8 +126,7 @@ class Exchange:
         elif not clean:
             self.status, self.error = Status.TRUNCATED, "connection closed inside a JSON answer"
         else:
-            parse_json_answer(bytes(self._body), self.stream, t_ns)
-            self.status, self.error = self.stream.status, self.stream.error
+            self.status, self.error = parse_json_answer(bytes(self._body))
         self._close()
 
     def fail(self, status: Status, error: str, t_ns: int) -> None:

@@ -260,12 +260,12 @@ def test_answers_delimited_by_close_are_complete_when_their_end_marker_came() ->
         (b"HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy", Status.HTTP_ERROR, "503"),
         (b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n", Status.HTTP_ERROR, "302"),
         (
-            b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 25\r\n\r\n<html><h1>Bad Gateway</h1>",
+            b"HTTP/1.1 502 Bad\r\ncontent-type: text/html\r\ncontent-length: 26\r\n\r\n<html><h1>Bad Gateway</h1>",
             Status.HTTP_ERROR,
             "502",
         ),
         (
-            b'HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\ncontent-length: 70\r\n\r\n{"error":{"message":"This model\'s maximum context length is 10 tokens"}}',
+            b'HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\ncontent-length: 72\r\n\r\n{"error":{"message":"This model\'s maximum context length is 10 tokens"}}',
             Status.CONTEXT_OVERFLOW,
             "maximum context",
         ),
