@@ -1,0 +1,308 @@
+"""A corpus: recorded sessions as columns of sizes, times and runs of block ids. No text.
+
+The file is Parquet, one row per recorded request, ordered by session, lane and turn (CONTRACT: "Corpus file"). In memory
+it is a set of numpy arrays and a few string tables, so that worker processes can map it instead of loading it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from results.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+FORMAT_VERSION = 1
+METADATA_KEY = b"agentx.corpus"
+MISSING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Rows of session s are `session_row[s]:session_row[s + 1]`; times are seconds since the session's start.
+
+    Missing integers are -1, missing floats NaN. `run_offset` (length rows + 1) delimits the runs of consecutive block
+    ids of each row in `run_first` and `run_count`.
+    """
+
+    meta: dict[str, Any]
+    digest: str
+    session_ids: list[str]
+    lane_names: list[str]
+    models: list[str]
+    stops: list[str]
+    input_kind_sets: list[tuple[str, ...]]
+    output_kind_sets: list[tuple[str, ...]]
+    session_row: np.ndarray
+    lane: np.ndarray
+    parent_lane: np.ndarray
+    spawn_turn: np.ndarray
+    join_turn: np.ndarray
+    turn: np.ndarray
+    start_s: np.ndarray
+    think_s: np.ndarray
+    api_s: np.ndarray
+    ttft_s: np.ndarray
+    input_tokens: np.ndarray
+    output_tokens: np.ndarray
+    block_size: np.ndarray
+    run_offset: np.ndarray
+    run_first: np.ndarray
+    run_count: np.ndarray
+    system_tokens: np.ndarray
+    tool_tokens: np.ndarray
+    model: np.ndarray
+    stop: np.ndarray
+    streamed: np.ndarray
+    input_kinds: np.ndarray
+    output_kinds: np.ndarray
+
+    @classmethod
+    def load(cls, path: str | Path) -> Corpus:
+        """Read a corpus file. UserError names the path when it is missing or not a corpus of this version."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"--corpus {path}: no such file", remedy="make one with `agentx traces import`")
+        try:
+            with pq.ParquetFile(path) as file:
+                meta = _checked_meta(file, path)
+                table = file.read()
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"--corpus {path}: not a Parquet file: {_first_line(error)}") from error
+        return _from_table(table.combine_chunks(), meta)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The numpy columns by name."""
+        return {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), np.ndarray)}
+
+    def tables(self) -> dict[str, Any]:
+        """Everything else: the string tables, the metadata and the digest (JSON-ready)."""
+        return {f.name: value for f in fields(self) if not isinstance(value := getattr(self, f.name), np.ndarray)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], tables: Mapping[str, Any]) -> Corpus:
+        """Inverse of `arrays` and `tables`."""
+        kinds = {
+            name: [tuple(kind) for kind in tables[name]] for name in ("input_kind_sets", "output_kind_sets")
+        }
+        return cls(**{**tables, **kinds}, **arrays)
+
+
+def _checked_meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
+    text = (file.metadata.metadata or {}).get(METADATA_KEY)
+    if text is None:
+        raise UserError(f"--corpus {path}: not a corpus", remedy="make one with `agentx traces import`")
+    meta: dict[str, Any] = json.loads(text)
+    if meta.get("format") != FORMAT_VERSION:
+        raise UserError(f"--corpus {path}: format {meta.get('format')}, this version reads {FORMAT_VERSION}")
+    missing = [column for column in COLUMNS if column not in file.schema_arrow.names]
+    if missing or not file.metadata.num_rows:
+        what = f"no column {missing[0]}" if missing else "no requests"
+        raise UserError(f"--corpus {path}: {what}", remedy="import it again")
+    return meta
+
+
+COLUMNS = (
+    "session_id", "lane_id", "parent_lane_id", "spawn_turn", "join_turn", "turn", "start_s", "think_s", "api_s", "ttft_s",
+    "input_tokens", "output_tokens", "block_size", "blocks", "system_tokens", "tool_tokens", "model", "stop", "streamed",
+    "input_kinds", "output_kinds",
+)  # fmt: skip
+
+
+def corpus_schema() -> pa.Schema:
+    """The file's columns."""
+    import pyarrow as pa
+
+    run = pa.struct([("first", pa.int64()), ("count", pa.int32())])
+    kinds: dict[str, pa.DataType] = {
+        "session_id": pa.string(),
+        "lane_id": pa.string(),
+        "parent_lane_id": pa.string(),
+        "spawn_turn": pa.int32(),
+        "join_turn": pa.int32(),
+        "turn": pa.int32(),
+        **dict.fromkeys(("start_s", "think_s", "api_s", "ttft_s"), pa.float64()),
+        "input_tokens": pa.int64(),
+        "output_tokens": pa.int64(),
+        "block_size": pa.int32(),
+        "blocks": pa.list_(run),
+        "system_tokens": pa.int64(),
+        "tool_tokens": pa.int64(),
+        "model": pa.string(),
+        "stop": pa.string(),
+        "streamed": pa.bool_(),
+        "input_kinds": pa.list_(pa.string()),
+        "output_kinds": pa.list_(pa.string()),
+    }
+    return pa.schema([(name, kinds[name]) for name in COLUMNS])
+
+
+def builtin_path() -> Path:
+    """The corpus that ships with the package."""
+    return Path(__file__).parent / "data" / "builtin.parquet"
+
+
+class DigestBuilder:
+    """Identity of a corpus' content: independent of file layout, compression and row-group size."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(b"agentx.corpus.1")
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows in file order."""
+        for row in rows:
+            self._hash.update(json.dumps([row[name] for name in COLUMNS], separators=(",", ":")).encode())
+
+    def hexdigest(self) -> str:
+        """The digest so far."""
+        return self._hash.hexdigest()
+
+
+class CorpusWriter:
+    """Writes sessions as they come; memory holds one row group. The file appears under its name when complete."""
+
+    ROWS_PER_GROUP = 2048
+
+    def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
+        self._path = path
+        self._temporary = path.with_name(path.name + ".tmp")
+        self._meta = dict(meta)
+        self._rows: list[Mapping[str, Any]] = []
+        self._digest = DigestBuilder()
+        self._schema = corpus_schema()
+        self._writer: Any = None
+
+    def __enter__(self) -> CorpusWriter:
+        import pyarrow.parquet as pq
+
+        try:
+            self._writer = pq.ParquetWriter(
+                self._temporary, self._schema, compression="zstd", compression_level=12, use_dictionary=True
+            )
+        except OSError as error:
+            raise UserError(f"-o {self._path}: {error.strerror or _first_line(error)}") from error
+        return self
+
+    def add_session(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append one session's rows (all columns, `blocks` as (first, count) pairs), ordered by lane and turn."""
+        self._digest.add(rows)
+        self._rows.extend(rows)
+        if len(self._rows) >= self.ROWS_PER_GROUP:
+            self._flush()
+
+    def add_meta(self, **more: Any) -> None:
+        """Metadata known only at the end."""
+        self._meta.update(more)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if not self._rows:
+            return
+        columns = {
+            name: [[{"first": f, "count": c} for f, c in row[name]] if name == "blocks" else row[name] for row in self._rows]
+            for name in COLUMNS
+        }
+        self._writer.write_table(pa.table(columns, schema=self._schema))
+        self._rows.clear()
+
+    def __exit__(self, kind: object, value: object, traceback: object) -> None:
+        if kind is not None:
+            self._writer.close()
+            self._temporary.unlink(missing_ok=True)
+            return
+        self._flush()
+        meta = {"format": FORMAT_VERSION, "digest": self._digest.hexdigest(), **self._meta}
+        self._writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(meta)})
+        self._writer.close()
+        self._temporary.replace(self._path)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _from_table(table: pa.Table, meta: dict[str, Any]) -> Corpus:
+    sessions, session_index = _encode(table["session_id"])
+    change = np.flatnonzero(np.diff(session_index)) + 1
+    session_row = np.concatenate([[0], change, [table.num_rows]]).astype(np.int64)
+    lanes, lane = _encode(table["lane_id"])
+    known = {name: index for index, name in enumerate(lanes)}
+    parents, parent_index = _encode(table["parent_lane_id"])
+    for name in parents:
+        known.setdefault(name, len(known))
+    to_lane = np.array([*(known[name] for name in parents), MISSING], dtype=np.int32)
+    models, model = _encode(table["model"])
+    stops, stop = _encode(table["stop"])
+    input_sets, input_kinds = _encode_kinds(table["input_kinds"])
+    output_sets, output_kinds = _encode_kinds(table["output_kinds"])
+    blocks = _only_chunk(table["blocks"])
+    runs = blocks.flatten()
+    offsets = np.asarray(blocks.offsets, dtype=np.int64)
+    return Corpus(
+        meta=meta,
+        digest=str(meta["digest"]),
+        session_ids=[sessions[k] for k in session_index[session_row[:-1]].tolist()],
+        lane_names=list(known),
+        models=models,
+        stops=stops,
+        input_kind_sets=input_sets,
+        output_kind_sets=output_sets,
+        session_row=session_row,
+        lane=lane,
+        parent_lane=to_lane[parent_index],
+        run_offset=offsets - offsets[0],
+        run_first=np.asarray(runs.field("first"), dtype=np.int64),
+        run_count=np.asarray(runs.field("count"), dtype=np.int64),
+        model=model,
+        stop=stop,
+        streamed=_integers(table["streamed"].cast("int8"), np.int8),
+        input_kinds=input_kinds,
+        output_kinds=output_kinds,
+        **{name: _integers(table[name], np.int32) for name in ("spawn_turn", "join_turn", "turn", "block_size")},
+        **{
+            name: _integers(table[name], np.int64)
+            for name in ("input_tokens", "output_tokens", "system_tokens", "tool_tokens")
+        },
+        **{name: _floats(table[name]) for name in ("start_s", "think_s", "api_s", "ttft_s")},
+    )
+
+
+def _only_chunk(column: pa.ChunkedArray) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """Distinct strings in order of appearance, and each row's index (-1 for null)."""
+    encoded = _only_chunk(column).dictionary_encode()
+    return encoded.dictionary.to_pylist(), _integers(encoded.indices, np.int32)
+
+
+def _encode_kinds(column: pa.ChunkedArray) -> tuple[list[tuple[str, ...]], np.ndarray]:
+    import pyarrow.compute as pc
+
+    encoded = pc.binary_join(_only_chunk(column), "\x1f").dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    return [tuple(name.split("\x1f")) if name else () for name in names], _integers(encoded.indices, np.int32)
+
+
+def _integers(column: Any, dtype: type) -> np.ndarray:
+    import pyarrow.compute as pc
+
+    return np.ascontiguousarray(np.asarray(pc.fill_null(column, MISSING)), dtype=dtype)
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    return np.ascontiguousarray(np.asarray(column), dtype=np.float64)
