@@ -191,7 +191,7 @@ class Worker:
         stream = ChatStream(step.output_tokens if self.config.body.forces_length else None)
         sent = _Sent(self._seq, slot, self._pass[slot], live, step, due_ns, theory)
         self._seq += 1
-        request_id = f"{self.config.run_id}-{self.config.worker:x}-{sent.seq:x}"
+        request_id = f"{self.config.run_id}-{self.config.worker}-{sent.seq}"
         parts = (self._body_head, memoryview(conversation), self.config.body.tail(step.output_tokens))
         exchange = Exchange(stream, self._answered, sent)
         self.progress.in_flight += 1

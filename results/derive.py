@@ -1,0 +1,168 @@
+"""Per-request figures from journal rows: latencies, time per token, gaps between chunks. Pure arithmetic on columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from results.journal import WorkerJournal
+from results.records import CHUNK_UNIT_NS, MISSING, REQUEST, Phase, Status
+
+NS = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """All rows of a run, ordered by send time, with what follows from them. Floats are seconds, NaN is missing."""
+
+    rows: np.ndarray
+    worker: np.ndarray
+    ttft_s: np.ndarray
+    ttft_text_s: np.ndarray
+    e2e_s: np.ndarray
+    tpot_s: np.ndarray
+    full_response_itl_s: np.ndarray
+    itl_p50_s: np.ndarray
+    itl_p99_s: np.ndarray
+    itl_max_s: np.ndarray
+    gaps_s: np.ndarray
+    """Every gap between two content chunks of one answer, all requests together (float32)."""
+    gap_row: np.ndarray
+    """Which row of `rows` each gap belongs to."""
+
+    def select(self, *, phase: Phase, status: Status) -> np.ndarray:
+        """Mask of the rows sent in `phase` that ended as `status`."""
+        mask: np.ndarray = (self.rows["phase"] == phase) & (self.rows["status"] == status)
+        return mask
+
+
+def derive(parts: list[WorkerJournal]) -> Requests:
+    """Join the workers' rows and compute what follows from them."""
+    rows = np.concatenate([part.requests for part in parts]) if parts else np.zeros(0, REQUEST)
+    worker = np.concatenate([np.full(len(p.requests), p.worker, np.int32) for p in parts] or [np.zeros(0, np.int32)])
+    gaps, gap_row = _gaps(parts)
+    order = np.argsort(rows["sent_ns"], kind="stable")
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    rows, worker = rows[order], worker[order]
+    gap_row = place[gap_row]
+    p50, p99, top = _gap_statistics(gaps, gap_row, len(rows))
+    return Requests(
+        rows,
+        worker,
+        ttft_s=span(rows, "sent_ns", "first_token_ns"),
+        ttft_text_s=span(rows, "sent_ns", "first_text_ns"),
+        e2e_s=span(rows, "sent_ns", "last_token_ns"),
+        tpot_s=_tpot(rows),
+        full_response_itl_s=_per_token(rows, span(rows, "first_token_ns", "done_ns")),
+        itl_p50_s=p50,
+        itl_p99_s=p99,
+        itl_max_s=top,
+        gaps_s=gaps,
+        gap_row=gap_row,
+    )
+
+
+def span(rows: np.ndarray, start: str, end: str) -> np.ndarray:
+    """Seconds between two moments, NaN where either is missing."""
+    seconds = (rows[end] - rows[start]) * NS
+    seconds[(rows[end] == MISSING) | (rows[start] == MISSING)] = np.nan
+    return np.asarray(seconds, dtype=np.float64)
+
+
+def _tpot(rows: np.ndarray) -> np.ndarray:
+    """Time per output token after the first chunk.
+
+    (last - first) / (output tokens - 1); where running usage says how many tokens the first chunk held, its tokens are
+    not divided into the time after it. Unknown for fewer than two tokens, and when everything came in one chunk.
+    """
+    first = np.where(rows["first_chunk_tokens"] > 0, rows["first_chunk_tokens"], 1)
+    later = rows["output_tokens"].astype(np.float64) - first
+    seconds = span(rows, "first_token_ns", "last_token_ns")
+    later[(later <= 0) | (rows["output_chunks"] < 2)] = np.nan
+    return np.asarray(seconds / later)
+
+
+def _per_token(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    later = rows["output_tokens"].astype(np.float64) - 1
+    later[later < 1] = np.nan
+    return np.asarray(seconds / later)
+
+
+def _gaps(parts: list[WorkerJournal]) -> tuple[np.ndarray, np.ndarray]:
+    """Gaps in seconds, and the row (in file order over all workers) that each belongs to."""
+    gaps, owners, base = [], [], 0
+    for part in parts:
+        counts = part.requests["chunk_count"].astype(np.int64)
+        starts = part.requests["chunk_start"]
+        owner = np.repeat(np.arange(len(counts)), counts)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = np.asarray(part.chunks)[np.repeat(starts, counts) + within]
+        same = owner[1:] == owner[:-1]
+        # int64 first: kernel stamps of two segments may be equal, never decreasing, but a step of the clock can be.
+        delta = np.diff(offsets.astype(np.int64))[same]
+        gaps.append((np.maximum(delta, 0) * (CHUNK_UNIT_NS * NS)).astype(np.float32))
+        owners.append(owner[1:][same] + base)
+        base += len(counts)
+    if not gaps:
+        return np.zeros(0, np.float32), np.zeros(0, np.int64)
+    return np.concatenate(gaps), np.concatenate(owners)
+
+
+def _gap_statistics(gaps: np.ndarray, owner: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Median, p99 (linear interpolation) and maximum of each row's gaps; NaN for rows without any."""
+    p50, p99, top = (np.full(rows, np.nan) for _ in range(3))
+    if not len(gaps):
+        return p50, p99, top
+    order = np.lexsort((gaps, owner))
+    values, owners = gaps[order].astype(np.float64), owner[order]
+    first = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+    count = np.diff(np.r_[first, len(owners)])
+    which = owners[first]
+    for out, q in ((p50, 0.50), (p99, 0.99)):
+        position = (count - 1) * q
+        low = np.floor(position).astype(np.int64)
+        high = np.minimum(low + 1, count - 1)
+        a, b = values[first + low], values[first + high]
+        out[which] = a + (b - a) * (position - low)
+    top[which] = values[first + count - 1]
+    return p50, p99, top
+
+
+def window_share(rows: np.ndarray, start_ns: int, end_ns: int) -> np.ndarray:
+    """Share of each answer's output that fell into [start, end): decoding is taken as even between first and last token.
+
+    One-chunk answers count where their chunk came; NaN where no token came.
+    """
+    first, last = rows["first_token_ns"].astype(np.float64), rows["last_token_ns"].astype(np.float64)
+    length = last - first
+    inside = np.clip(np.minimum(last, end_ns) - np.maximum(first, start_ns), 0, None)
+    at_once = ((first >= start_ns) & (first < end_ns)).astype(np.float64)
+    share = np.where(length > 0, inside / np.where(length > 0, length, 1.0), at_once)
+    share[rows["first_token_ns"] == MISSING] = np.nan
+    return np.asarray(share)
+
+
+def busy_seconds(tree: np.ndarray, rows: np.ndarray, trees: int) -> np.ndarray:
+    """Seconds in which at least one request of each tree was in flight (union of [sent, done]); shape (trees,)."""
+    known = (rows["sent_ns"] != MISSING) & (rows["done_ns"] != MISSING) & (tree >= 0)
+    tree, start, end = tree[known], rows["sent_ns"][known], rows["done_ns"][known]
+    busy: np.ndarray = np.zeros(trees)
+    if not len(tree):
+        return busy
+    order = np.lexsort((start, tree))
+    tree, start, end = tree[order], start[order], end[order]
+    stride = int(end.max()) + 1  # keeps one tree's times apart from the next one's
+    reach = np.maximum.accumulate(end + tree * stride) - tree * stride
+    covered = np.r_[0, np.where(tree[1:] == tree[:-1], reach[:-1], 0)]
+    np.add.at(busy, tree, np.maximum(0, end - np.maximum(start, covered)) * NS)
+    return busy
+
+
+def as_float(rows: np.ndarray, name: str) -> np.ndarray:
+    """An integer column as float64 with NaN for missing."""
+    values: Any = rows[name].astype(np.float64)
+    values[rows[name] == MISSING] = np.nan
+    return np.asarray(values)
