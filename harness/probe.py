@@ -13,7 +13,17 @@ import httpx
 from replay.body import BodyFormat
 from replay.chat_shape import ChatShape, measure_shape
 from replay.endpoint import Endpoint
-from replay.tokens import LocalCounter, ServerCounter, TokenCounter, UsageCounter, find_words, verify_words
+from replay.tokens import (
+    LocalCounter,
+    ServerCounter,
+    TextCounter,
+    TokenCounter,
+    Unmeasurable,
+    UsageCounter,
+    common_words,
+    find_words,
+    verify_words,
+)
 from replay.words import WordTable
 from results.errors import EXIT_ENDPOINT, UserError
 
@@ -35,6 +45,8 @@ class Probed:
     counter: str
     words: WordTable
     shape: ChatShape
+    doubt: str | None
+    """Why prompt sizes can't be promised; None when they were measured."""
     body: BodyFormat
 
     def fingerprint(self) -> dict[str, Any]:
@@ -47,6 +59,7 @@ class Probed:
             "token_counts_from": self.counter,
             "words": {"count": len(self.words.words), "digest": self.words.digest},
             "chat_template_tokens": asdict(self.shape),
+            "prompt_sizes_doubt": self.doubt,
             "request_fields": asdict(self.body),
         }
 
@@ -64,12 +77,10 @@ def probe(
     with control_client(endpoint) as http:
         models = _wait_ready(http, endpoint, ready_timeout_s, quiet=quiet)
         name, max_len = _choose_model(models, model, endpoint)
-        server = UsageCounter(http, name)
         counter, server = _counters(http, name, tokenizer)
-        words = find_words(counter)
-        if counter is not server:
-            verify_words(server, words)
-        shape = measure_shape(server, words, tools=tool_messages)
+        words, shape, doubt = _measure(counter, server, tool_messages, chosen=tokenizer is not None)
+        if doubt and not quiet:
+            print(f"agentx: {doubt}", file=sys.stderr, flush=True)
         return Probed(
             model=name,
             max_model_len=max_len,
@@ -78,6 +89,7 @@ def probe(
             counter=counter.name,
             words=words,
             shape=shape,
+            doubt=doubt,
             body=_negotiate(http, name, words),
         )
 
@@ -161,7 +173,7 @@ def _choose_model(
     return wanted, int(length) if isinstance(length, int) and length > 0 else None
 
 
-def _counters(http: httpx.Client, model: str, choice: str | None) -> tuple[TokenCounter, TokenCounter]:
+def _counters(http: httpx.Client, model: str, choice: str | None) -> tuple[TextCounter, TokenCounter]:
     """Who says which words are one token, and who counts as the server does."""
     usage = UsageCounter(http, model)
     route = ServerCounter.detect(http, model) if choice != "usage" else None
@@ -171,6 +183,25 @@ def _counters(http: httpx.Client, model: str, choice: str | None) -> tuple[Token
     if choice in (None, "server", "usage"):
         return server, server
     return LocalCounter.load(choice), server
+
+
+def _measure(
+    counter: TextCounter, server: TokenCounter, tool_messages: bool, *, chosen: bool
+) -> tuple[WordTable, ChatShape, str | None]:
+    """Words and template; where the server's counts are no token counts, a guess that is said to be one.
+
+    A tokenizer the user chose is not replaced by a guess: then the error stands.
+    """
+    try:
+        words = find_words(counter)
+        if counter is not server:
+            verify_words(server, words)
+        return words, measure_shape(server, words, tools=tool_messages), None
+    except Unmeasurable as error:
+        if chosen:
+            raise
+        note = f"prompt sizes are a guess, one token a word: {error.message}"
+        return common_words(), ChatShape(0, 0, 0, 0, source="assumed", note=note), note
 
 
 def _version(http: httpx.Client) -> str | None:

@@ -73,7 +73,7 @@ class _Probe:
 def measure_shape(counter: TokenCounter, table: WordTable, *, tools: bool = True) -> ChatShape:
     """Measure the template with about ten tiny prompts, and check the result on longer ones.
 
-    UserError (exit code 3) when user and assistant messages do not have a constant cost.
+    Unmeasurable when user and assistant messages do not have a constant cost.
     """
     probe = _Probe(counter, table)
     u, a, s = ("user", _W), ("assistant", _W), ("system", _W)
@@ -124,7 +124,9 @@ def _noted(shape: ChatShape, note: str) -> ChatShape:
 
 
 def _not_linear(why: str) -> UserError:
-    return UserError(
+    from replay.tokens import Unmeasurable
+
+    return Unmeasurable(
         f"the chat template can't be measured: {why}",
         remedy="prompt sizes would not be what the trace recorded; use another chat template",
         exit_code=EXIT_ENDPOINT,

@@ -191,10 +191,19 @@ def _post(http: httpx.Client, route: str, fields: dict[str, Any]) -> httpx.Respo
     return response
 
 
+class Unmeasurable(UserError):
+    """The server's counts are no token counts of our words: prompts can be sent, their sizes can't be promised."""
+
+
+def common_words() -> WordTable:
+    """Words that are one token in every large vocabulary known to us: the best guess where nothing can be counted."""
+    return WordTable(tuple(f" {word}" for word in candidates()[0][:WANTED_WORDS]))
+
+
 def find_words(counter: TextCounter) -> WordTable:
     """Words of one length that are each one token, with and without a leading space, in any sequence.
 
-    The same words for the same tokenizer on every machine. UserError when there are fewer than 64.
+    The same words for the same tokenizer on every machine. Unmeasurable when there are fewer than 64.
     """
     best: list[str] = []
     for group in candidates():
@@ -203,7 +212,7 @@ def find_words(counter: TextCounter) -> WordTable:
         if len(best) >= WANTED_WORDS:
             break
     if len(best) < MINIMUM_WORDS:
-        raise UserError(
+        raise Unmeasurable(
             f"only {len(best)} words are one token by {counter.name}, {MINIMUM_WORDS} are needed",
             remedy="is this the tokenizer of a text model? try --tokenizer DIR",
         )
@@ -246,11 +255,11 @@ def _excess(counter: TextCounter, words: Sequence[str]) -> int:
 
 
 def verify_words(counter: TextCounter, table: WordTable) -> None:
-    """Count 2,000 words of the table; UserError with both numbers when the count is another."""
+    """Count 2,000 words of the table; Unmeasurable with both numbers when the count is another."""
     chosen = random.Random(1).choices(table.words, k=_PROBE_WORDS)
     counted = counter.count_text("".join(chosen))
     if counted != _PROBE_WORDS:
-        raise UserError(
+        raise Unmeasurable(
             f"{_PROBE_WORDS} one-token words are {counted} tokens by {counter.name}",
             remedy="the tokenizer given is not the server's: use --tokenizer server or usage",
         )
