@@ -35,6 +35,7 @@ from results.journal import JournalWriter
 from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
 
 TICK_S = 0.5
+AHEAD_S = 0.005
 DRAIN_REASON = "not finished within the drain limit"
 
 
@@ -60,8 +61,10 @@ class Worker:
         self._seq = 0
         self._next_start = config.selection.concurrency + config.worker
         self._started: set[int] = set()
+        self._prepared: dict[int, LiveTree | None] = {}
+        self._upcoming: dict[int, LiveTree] = {}
+        """Given to the scheduler, whose `TreeStarted` is still to be carried out."""
         self._trees: dict[int, LiveTree] = {}
-        self._pass: dict[int, int] = {}
         self._commands: deque[Command] = deque()
         self._carrying_out = False
         self._timer: asyncio.TimerHandle | None = None
@@ -73,8 +76,10 @@ class Worker:
     # lifecycle
 
     async def prepare(self) -> None:
-        """Open a connection per slot before the clock starts."""
+        """Before the clock starts: a connection and a ready first prompt per slot."""
         await self.transport.open(min(len(self.slots), 4096))
+        for slot in self.slots:
+            self._prepared[slot] = self._build(slot)
 
     def begin(self, t0_ns: int) -> None:
         """Start the first trees; `t0_ns` is the run's zero."""
@@ -127,12 +132,31 @@ class Worker:
         else:
             start = self._next_start
             self._next_start += self.config.workers
+        live = self._prepared.pop(start) if start in self._prepared else self._build(start)
+        if live is None:
+            return None
+        self._upcoming[slot] = live
+        self.loop.call_later(AHEAD_S, self._prepare_next)
+        return live.tree
+
+    def _build(self, start: int) -> LiveTree | None:
+        """The `start`-th tree of the run with its first prompt rendered (a few ms); None when there are no more."""
+        config = self.config
         chosen = self.plan.session_for(start)
         if chosen is None:
             return None
-        session, self._pass[slot] = chosen
+        session, number = chosen
         rows = self.plan.rows(self.corpus, session)
-        return compile_tree(self.corpus, session, rows, self.config.shape, tools=self.config.tool_messages)
+        tree = compile_tree(self.corpus, session, rows, config.shape, tools=config.tool_messages)
+        salt = f"{self.corpus.session_ids[session]}/{number}"
+        live = LiveTree(tree, number, self.book, config.salt, salt, config.share_head, config.server_block)
+        live.render(tree.steps[0])
+        return live
+
+    def _prepare_next(self) -> None:
+        """Build the next tree before a slot waits for it: a few ms that would make other sends late."""
+        if not self._stopping and self._next_start not in self._prepared:
+            self._prepared[self._next_start] = self._build(self._next_start)
 
     def _do(self, commands: Iterable[Command]) -> None:
         """Carry out commands; those that come up on the way wait their turn."""
@@ -154,11 +178,8 @@ class Worker:
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = self.loop.call_later(max(0, at_ns - self._now()) / 1e9, self._wake)
-            case TreeStarted(slot, tree, _):
-                salt = f"{self.corpus.session_ids[tree.session]}/{self._pass[slot]}"
-                self._trees[slot] = LiveTree(
-                    tree, self.book, self.config.salt, salt, self.config.share_head, self.config.server_block
-                )
+            case TreeStarted(slot):
+                self._trees[slot] = self._upcoming.pop(slot)
                 self.progress.trees_live += 1
             case TreeEnded():
                 self._tree_ended(command)
@@ -169,13 +190,13 @@ class Worker:
         self._do(self.scheduler.wake(self._now()))
 
     def _tree_ended(self, ended: TreeEnded) -> None:
-        tree = self._trees[ended.slot].tree
+        live = self._trees.pop(ended.slot)
         self.journal.tree(
-            session=tree.session,
-            pass_=self._pass[ended.slot],
+            session=live.tree.session,
+            pass_=live.number,
             slot=ended.slot,
             end=int(ended.end),
-            planned_requests=len(tree.steps),
+            planned_requests=len(live.tree.steps),
             sent_requests=ended.sent,
             started_ns=ended.started_ns,
             ended_ns=ended.at_ns,
@@ -189,7 +210,7 @@ class Worker:
         theory = live.theoretical_cached(step)
         conversation = live.render(step)
         stream = ChatStream(step.output_tokens if self.config.body.forces_length else None)
-        sent = _Sent(self._seq, slot, self._pass[slot], live, step, due_ns, theory)
+        sent = _Sent(self._seq, slot, live, step, due_ns, theory)
         self._seq += 1
         request_id = f"{self.config.run_id}-{self.config.worker}-{sent.seq}"
         parts = (self._body_head, memoryview(conversation), self.config.body.tail(step.output_tokens))
@@ -231,7 +252,7 @@ class Worker:
             session=sent.live.tree.session,
             lane=sent.step.lane,
             turn=sent.step.turn,
-            pass_=sent.pass_,
+            pass_=sent.live.number,
             slot=sent.slot,
             phase=int(Phase.STEADY),
             status=int(status),
@@ -325,14 +346,11 @@ class Worker:
 class _Sent:
     """What is known of a request when it is sent."""
 
-    __slots__ = ("due_ns", "live", "pass_", "seq", "slot", "step", "theory")
+    __slots__ = ("due_ns", "live", "seq", "slot", "step", "theory")
 
-    def __init__(
-        self, seq: int, slot: int, pass_: int, live: LiveTree, step: Step, due_ns: int, theory: int
-    ) -> None:
+    def __init__(self, seq: int, slot: int, live: LiveTree, step: Step, due_ns: int, theory: int) -> None:
         self.seq = seq
         self.slot = slot
-        self.pass_ = pass_
         self.live = live
         self.step = step
         self.due_ns = due_ns

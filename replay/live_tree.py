@@ -11,11 +11,12 @@ from replay.words import Phrasebook
 class LiveTree:
     """State of one live tree; belongs to one worker."""
 
-    __slots__ = ("_conversations", "_left", "_seen", "_sent", "_text", "granularity", "tree")
+    __slots__ = ("_conversations", "_left", "_seen", "_sent", "_text", "granularity", "number", "tree")
 
     def __init__(
         self,
         tree: Tree,
+        number: int,
         book: Phrasebook,
         run_salt: str,
         tree_salt: str,
@@ -23,6 +24,8 @@ class LiveTree:
         server_block: int | None,
     ) -> None:
         self.tree = tree
+        self.number = number
+        """How often the corpus had been gone through before (`pass` in the records)."""
         self.granularity = server_block or tree.steps[0].block_size
         self._text = TreeText(book, tree, run_salt, tree_salt, share_head=share_head)
         self._seen = SeenBlocks()
