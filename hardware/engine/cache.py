@@ -1,9 +1,11 @@
-"""A paged prefix cache: blocks named by the hash of their whole prefix, idle ones dropped least recently used first.
+"""A paged prefix cache: blocks named by the hash of their whole prefix, idle ones dropped least recently used
+first.
 
 A block is in one of three states, and their sum never exceeds the capacity:
 
 - *shared*: published under a key and held by one or more running requests;
-- *private*: held by one request, not (or not yet) findable: part of a prompt still to be computed, or a partial block;
+- *private*: held by one request, not (or not yet) findable: part of a prompt still to be computed, or a
+  partial block;
 - *idle*: published, held by nobody; found again by its key until the space is needed.
 
 What is neither is free. Only idle blocks are evicted, so a hit is always a block that is really there.
@@ -73,7 +75,7 @@ class PrefixCache:
         return len(keys)
 
     def admit(self, keys: Sequence[int], blocks: int) -> Lease | None:
-        """Lease of `blocks` blocks, of which the leading ones found under `keys` are shared; None: no room now."""
+        """Lease `blocks` blocks, the leading ones shared where found under `keys`; None: no room now."""
         hits = keys[: self.resident(keys)]
         woken = sum(key in self._idle for key in hits)
         fresh = blocks - len(hits)
@@ -107,7 +109,7 @@ class PrefixCache:
         self._holders[key] = 1
 
     def release(self, lease: Lease) -> None:
-        """Give back all blocks of a lease; the last ones become the first to be evicted, so prefixes outlive tails."""
+        """Give back all blocks of a lease; its tail is evicted before its beginning."""
         self._private -= lease.private
         for key in reversed(lease.keys):
             holders = self._holders[key] - 1

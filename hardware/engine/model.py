@@ -1,10 +1,12 @@
-"""Continuous batching on an explicit clock: requests in, tokens with their times out. No I/O, no clock of its own.
+"""Continuous batching on an explicit clock: requests in, tokens with their times out. No I/O, no clock of its
+own.
 
-`begin(now)` puts together the next step and says when it ends; `finish()` applies it. Between the two, requests may be
-submitted and cancelled. Scheduling is first come, first served, as vLLM's: running requests first, each with its one
-decode token or its next piece of prompt; then waiting requests while blocks and places last. A prompt's blocks are all
-reserved at admission. When an answer needs a block and none is left, the request admitted last gives up its blocks and
-waits at the head of the queue to be computed again; its published blocks stay findable meanwhile.
+`begin(now)` puts together the next step and says when it ends; `finish()` applies it. Between the two,
+requests may be submitted and cancelled. Scheduling is first come, first served, as vLLM's: running requests
+first, each with its one decode token or its next piece of prompt; then waiting requests while blocks and
+places last. A prompt's blocks are all reserved at admission. When an answer needs a block and none is left,
+the request admitted last gives up its blocks and waits at the head of the queue to be computed again; its
+published blocks stay findable meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class Request:
     request_id: str
     prompt_tokens: int
     output_tokens: int
-    """Tokens it will generate; known beforehand, since this engine draws lengths instead of sampling an end."""
+    """Tokens it will generate: known beforehand, since lengths are drawn, not sampled token by token."""
     keys: list[int]
     """Keys of all full blocks of prompt and answer."""
     arrival_s: float
@@ -83,23 +85,22 @@ class Engine:
         self._end(request)
 
     def begin(self, now_s: float) -> float | None:
-        """Start the next step at `now_s`, or with the first arrival when idle until then; returns when it ends.
+        """Start the next step at `now_s`, or with the first arrival when idle until then.
 
-        None when there is nothing to do.
+        Returns when it ends; None when there is nothing to do.
         """
         assert not self._batch, "the step before has not been finished"
         if not self.running and self.waiting:
             now_s = max(now_s, self.waiting[0].arrival_s)
-        budget, preempted = self._schedule_running()
-        if not preempted:
-            self._schedule_waiting(now_s, budget)
+        budget = self._schedule_running()
+        self._schedule_waiting(now_s, budget)
         if not self._batch:
             return None
         self._end_s = now_s + self._duration()
         return self._end_s
 
     def finish(self) -> Step:
-        """Apply the step begun: publish computed blocks, and one token for every request with its prompt computed."""
+        """Apply the step begun: computed blocks are published, complete prompts bring a token each."""
         step = Step(self._end_s, sum(tokens for _, tokens in self._batch))
         size = self.profile.block_size
         for request, tokens in self._batch:
@@ -121,11 +122,10 @@ class Engine:
         self._batch = []
         return step
 
-    def _schedule_running(self) -> tuple[int, bool]:
-        """Put running requests into the step; returns the tokens left of its budget, and whether any lost its place."""
+    def _schedule_running(self) -> int:
+        """Put running requests into the step; returns the tokens left of its budget."""
         budget = self.profile.max_num_batched_tokens
         size = self.profile.block_size
-        preempted = False
         position = 0
         while position < len(self.running) and budget:
             request = self.running[position]
@@ -133,12 +133,11 @@ class Engine:
             tokens = min(request.known_tokens - request.computed, budget)
             if request.computed + tokens > request.lease.blocks * size and not self.cache.extend(request.lease):
                 self._preempt()
-                preempted = True
                 continue
             self._batch.append((request, tokens))
             budget -= tokens
             position += 1
-        return budget, preempted
+        return budget
 
     def _schedule_waiting(self, now_s: float, budget: int) -> None:
         while self.waiting and budget and len(self.running) < self.profile.max_num_seqs:
@@ -171,7 +170,6 @@ class Engine:
         assert request.lease is not None
         self.cache.release(request.lease)
         request.lease = None
-        request.computed = 0
         request.preemptions += 1
         self.preemptions += 1
         self.waiting.appendleft(request)

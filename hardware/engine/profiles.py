@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One serving engine. A step of the batch takes
+    """One serving engine. A step of its batch takes, in seconds,
 
-    step_s + prefill tokens / prefill_tokens_s + decoding requests * decode_request_s + context tokens / kv_tokens_s
+    step_s + prefill tokens / prefill_tokens_s + decoding requests * decode_request_s
+    + context tokens / kv_tokens_s
 
-    seconds, where the context is that of every request in the step: decode slows with load and with length.
+    where the context is that of every request in the step: decode slows with load and with length.
     """
 
     block_size: int
@@ -44,14 +45,14 @@ class Profile:
 
 
 PROFILES: dict[str, Profile] = {
-    # 20k tokens cold in 0.4 s, about 110 tokens/s for one stream: quick enough to watch on a laptop.
+    # 20k tokens cold in 0.4 s, 100 tokens/s for one stream: quick enough to watch on a laptop.
     "small": Profile(
         block_size=64,
         cache_blocks=32_768,
         max_model_len=262_144,
         max_num_seqs=256,
         max_num_batched_tokens=8_192,
-        step_s=0.008,
+        step_s=0.009,
         prefill_tokens_s=55_000.0,
         decode_request_s=0.000_25,
         kv_tokens_s=20e6,
