@@ -24,8 +24,10 @@ def plan_lines(corpus: Corpus, plan: Plan, why: str = "") -> list[str]:
     sessions = len(plan.order) if selection.sessions is None else min(selection.sessions, len(plan.order))
     lines = [
         f"plan: {name} {corpus.digest[:12]}{f' ({why})' if why else ''}",
-        f"  {sessions:,} of {len(corpus.session_ids):,} sessions, {plan.requests:,} of {len(corpus.turn):,} requests{limit}",
-        f"  {plan.input_tokens:,} input and {plan.output_tokens:,} output tokens, longest context {plan.longest_context:,}",
+        f"  {sessions:,} of {len(corpus.session_ids):,} sessions, "
+        f"{plan.requests:,} of {len(corpus.turn):,} requests{limit}",
+        f"  {plan.input_tokens:,} input and {plan.output_tokens:,} output tokens, "
+        f"longest context {plan.longest_context:,}",
         f"  {selection.concurrency} live sessions, seed {selection.seed}, plan {plan.digest[:12]}",
     ]
     lines += [f"  left out: {count:,} {reason}" for reason, count in plan.dropped.items()]

@@ -29,7 +29,8 @@ from results.errors import EXIT_ENDPOINT, UserError
 
 _RETRY_S = 0.5
 _BLOCK_SIZE = re.compile(
-    r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"|^dynamo_frontend_model_kv_cache_block_size(?:\{[^}]*\})? (\d+)',
+    r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"'
+    r"|^dynamo_frontend_model_kv_cache_block_size(?:\{[^}]*\})? (\d+)",
     re.MULTILINE,
 )
 
@@ -108,9 +109,7 @@ def control_client(endpoint: Endpoint) -> httpx.Client:
     )
 
 
-def _wait_ready(
-    http: httpx.Client, endpoint: Endpoint, timeout_s: float, *, quiet: bool
-) -> list[dict[str, Any]]:
+def _wait_ready(http: httpx.Client, endpoint: Endpoint, timeout_s: float, *, quiet: bool) -> list[dict[str, Any]]:
     deadline = monotonic() + timeout_s
     said = quiet
     while True:
@@ -153,9 +152,7 @@ def _models(response: httpx.Response, endpoint: Endpoint) -> list[dict[str, Any]
         return []
 
 
-def _choose_model(
-    models: list[dict[str, Any]], wanted: str | None, endpoint: Endpoint
-) -> tuple[str, int | None]:
+def _choose_model(models: list[dict[str, Any]], wanted: str | None, endpoint: Endpoint) -> tuple[str, int | None]:
     if wanted is None:
         if len(models) != 1:
             names = ", ".join(str(m.get("id")) for m in models) or "none"

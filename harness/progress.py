@@ -18,11 +18,6 @@ PLAIN_EVERY_S = 5.0
 _RECENT = 2_000
 """Latencies shown are those of the latest answers; the summary counts all of them."""
 
-_SUMS = (
-    "ok", "failed", "in_flight", "trees_live", "trees_ended", "input_tokens", "output_tokens", "cached_tokens", "cached_of",
-    "drain_cancelled",
-)  # fmt: skip
-
 
 class ProgressView:
     """Collects the workers' reports and shows their sum on standard error."""

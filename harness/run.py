@@ -109,9 +109,7 @@ def _fit_model(corpus: Corpus, plan: Plan, selection: Selection, found: Probed, 
     if limit is None or plan.longest_context <= limit:
         return plan
     shorter = min(limit, selection.max_context or limit)
-    bounded = make_plan(
-        corpus, Selection(selection.concurrency, selection.seed, shorter, selection.sessions)
-    )
+    bounded = make_plan(corpus, Selection(selection.concurrency, selection.seed, shorter, selection.sessions))
     print_plan(corpus, bounded, quiet=quiet, why=f"the model takes {limit:,} tokens")
     return bounded
 
@@ -167,9 +165,7 @@ def _worker_configs(
 
 async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerConfig]) -> bool:
     """Let the workers run; True when the user interrupted."""
-    view = ProgressView(
-        quiet=options.quiet, duration_s=options.duration_s, planned_trees=options.selection.sessions
-    )
+    view = ProgressView(quiet=options.quiet, duration_s=options.duration_s, planned_trees=options.selection.sessions)
     pool = WorkerPool(configs, view.report)
     interrupts = Interrupts(pool, view)
     try:

@@ -30,7 +30,9 @@ _PACKAGES = ("agentx-live", "httptools", "httpx", "msgspec", "numpy", "pyarrow",
 class RunRecord:
     """The run directory's identity. `header` is what the result files are made from, also after a crash."""
 
-    def __init__(self, directory: Path, run_id: str, salt: str, manifest: dict[str, Any], header: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, run_id: str, salt: str, manifest: dict[str, Any], header: dict[str, Any]
+    ) -> None:
         self.directory = directory
         self.run_id = run_id
         self.salt = salt
@@ -83,7 +85,11 @@ class RunRecord:
             "python": platform.python_version(),
             "seed": options.selection.seed,
             "salt": salt,
-            "corpus": {"digest": corpus.digest, "path": str(options.corpus) if options.corpus else "builtin", **corpus.meta},
+            "corpus": {
+                "digest": corpus.digest,
+                "path": str(options.corpus) if options.corpus else "builtin",
+                **corpus.meta,
+            },
             "plan": {
                 "digest": plan.digest,
                 "requests": plan.requests,

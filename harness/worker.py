@@ -36,6 +36,8 @@ from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
 
 TICK_S = 0.5
 AHEAD_S = 0.005
+REFUSALS = frozenset(range(400, 500)) - {408, 409, 429}
+"""Answers that the same conversation would get again: no later turn of it is sent."""
 DRAIN_REASON = "not finished within the drain limit"
 
 
@@ -228,9 +230,8 @@ class Worker:
         outcome = Outcome.CONTINUE
         if status is Status.CONTEXT_OVERFLOW:
             outcome = Outcome.OVERFLOW
-        elif status is Status.HTTP_ERROR and 400 <= exchange.http_status < 500:
-            if exchange.http_status not in (408, 409, 429):
-                outcome = Outcome.REFUSED
+        elif status is Status.HTTP_ERROR and exchange.http_status in REFUSALS:
+            outcome = Outcome.REFUSED
         sent.live.finished(sent.step)
         self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, self._now()))
 

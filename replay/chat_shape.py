@@ -109,7 +109,14 @@ def _with_tools(probe: _Probe, shape: ChatShape, u: tuple[str, int], a: tuple[st
         return _noted(shape, "no tool messages")
     pair = counted - shape.tokens([u]) - 2 * _W
     full = ChatShape(
-        shape.constant, shape.system, shape.user, shape.assistant, shape.user, pair - shape.user, shape.source, shape.note
+        shape.constant,
+        shape.system,
+        shape.user,
+        shape.assistant,
+        shape.user,
+        pair - shape.user,
+        shape.source,
+        shape.note,
     )
     for longer in ([u, call, ("tool", 40), ("assistant_call", 1), tool], [u, call, tool, a, ("user", 9), call, tool]):
         if probe.accepts(longer) != full.tokens(longer):
@@ -119,7 +126,12 @@ def _with_tools(probe: _Probe, shape: ChatShape, u: tuple[str, int], a: tuple[st
 
 def _noted(shape: ChatShape, note: str) -> ChatShape:
     return ChatShape(
-        shape.constant, shape.system, shape.user, shape.assistant, source=shape.source, note=f"{shape.note}{note}: sent as user messages"
+        shape.constant,
+        shape.system,
+        shape.user,
+        shape.assistant,
+        source=shape.source,
+        note=f"{shape.note}{note}: sent as user messages",
     )
 
 

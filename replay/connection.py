@@ -99,9 +99,7 @@ class Connection:
         context = self.transport.tls_context
         assert context is not None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_hostname=self.transport.endpoint.host
-        )
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=self.transport.endpoint.host)
         self._handshake()
 
     def _handshake(self) -> None:
@@ -255,7 +253,7 @@ class Connection:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
-            raise error.__context__ or error from None
+            raise _cause(error) from None
         except httptools.HttpParserError as error:
             if not self._complete:
                 self.close()
@@ -393,6 +391,12 @@ class Connection:
         self.loop.remove_reader(self.fd)
         self.sock.close()
         self.transport.forget(self)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What one of our callbacks raised inside the parser: a fault of ours, not of the server."""
+    context: BaseException | None = error.__context__
+    return error if context is None else context
 
 
 def _ignore(body: bytes, t_ns: int) -> None:

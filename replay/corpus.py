@@ -1,7 +1,7 @@
 """A corpus: recorded sessions as columns of sizes, times and runs of block ids. No text.
 
-The file is Parquet, one row per recorded request, ordered by session, lane and turn (CONTRACT: "Corpus file"). In memory
-it is a set of numpy arrays and a few string tables, so that worker processes can map it instead of loading it.
+The file is Parquet, one row per recorded request, ordered by session, lane and turn (CONTRACT: "Corpus file"). In
+memory it is a set of numpy arrays and a few string tables, so that worker processes can map it instead of loading it.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Corpus:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], tables: Mapping[str, Any]) -> Corpus:
         """Inverse of `arrays` and `tables`."""
-        kinds = {
-            name: [tuple(kind) for kind in tables[name]] for name in ("input_kind_sets", "output_kind_sets")
-        }
-        return cls(**{**tables, **kinds}, **arrays)
+        values: dict[str, Any] = {**tables, **arrays}
+        for name in ("input_kind_sets", "output_kind_sets"):
+            values[name] = [tuple(kinds) for kinds in tables[name]]
+        return cls(**values)
 
 
 def _checked_meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
@@ -115,9 +115,9 @@ def _checked_meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
 
 
 COLUMNS = (
-    "session_id", "lane_id", "parent_lane_id", "spawn_turn", "join_turn", "turn", "start_s", "think_s", "api_s", "ttft_s",
-    "input_tokens", "output_tokens", "block_size", "blocks", "system_tokens", "tool_tokens", "model", "stop", "streamed",
-    "input_kinds", "output_kinds",
+    "session_id", "lane_id", "parent_lane_id", "spawn_turn", "join_turn", "turn", "start_s", "think_s", "api_s",
+    "ttft_s", "input_tokens", "output_tokens", "block_size", "blocks", "system_tokens", "tool_tokens", "model", "stop",
+    "streamed", "input_kinds", "output_kinds",
 )  # fmt: skip
 
 
@@ -212,7 +212,10 @@ class CorpusWriter:
         if not self._rows:
             return
         columns = {
-            name: [[{"first": f, "count": c} for f, c in row[name]] if name == "blocks" else row[name] for row in self._rows]
+            name: [
+                [{"first": f, "count": c} for f, c in row[name]] if name == "blocks" else row[name]
+                for row in self._rows
+            ]
             for name in COLUMNS
         }
         self._writer.write_table(pa.table(columns, schema=self._schema))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -120,11 +121,16 @@ def _credentials(api_key: str | None, parts: SplitResult | None) -> tuple[tuple[
     return ()
 
 
+def _bypassed(authority: str) -> bool:
+    bypass: Callable[[str], int] = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]
+    return bool(bypass(authority))
+
+
 def _proxy_for(scheme: str, host: str, port: int) -> str | None:
     """The proxy that the environment names for this host (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`)."""
     if host in ("localhost", "::1") or host.startswith("127."):
         return None
     proxy = urllib.request.getproxies_environment().get(scheme)
-    if not proxy or urllib.request.proxy_bypass_environment(f"{host}:{port}"):
+    if not proxy or _bypassed(f"{host}:{port}"):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

@@ -51,7 +51,8 @@ class Plan:
     def rows(self, corpus: Corpus, session: int) -> list[int]:
         """Corpus rows of a session that are sent."""
         low, high = int(corpus.session_row[session]), int(corpus.session_row[session + 1])
-        return (np.flatnonzero(self.kept[low:high]) + low).tolist()
+        rows: list[int] = (np.flatnonzero(self.kept[low:high]) + low).tolist()
+        return rows
 
     def session_for(self, start: int) -> tuple[int, int] | None:
         """Session and pass of the `start`-th tree of the run (from 0); None when no more are to be started."""

@@ -1,8 +1,9 @@
 """Kernel receive stamps: when a segment reached this machine, however late our loop reads it.
 
 Linux stamps a received segment in software (`SO_TIMESTAMPING`) and hands the stamp over with `recvmsg`. The stamp is of
-CLOCK_REALTIME, everything else here is CLOCK_MONOTONIC. Both clocks are slewed together, so their difference is constant
-except when somebody *sets* the wall clock; `StampClock` measures it again regularly and notices a step because a stamp
+CLOCK_REALTIME, everything else here is CLOCK_MONOTONIC. Both clocks are slewed together, so their difference is
+constant except when somebody *sets* the wall clock; `StampClock` measures it again regularly and notices a step
+because a stamp
 converted with a stale difference falls outside the window in which the segment can have arrived.
 """
 
@@ -32,9 +33,7 @@ def enable(sock: socket.socket) -> bool:
     if not sys.platform.startswith("linux") or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:
-        sock.setsockopt(
-            socket.SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE
-        )
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE)
     except OSError:
         return False
     return True
@@ -58,9 +57,7 @@ class StampClock:
 
     __slots__ = ("_monotonic", "_previous", "_realtime", "offset_ns", "rejected", "steps")
 
-    def __init__(
-        self, monotonic: Callable[[], int] = monotonic_ns, realtime: Callable[[], int] = _realtime_ns
-    ) -> None:
+    def __init__(self, monotonic: Callable[[], int] = monotonic_ns, realtime: Callable[[], int] = _realtime_ns) -> None:
         self._monotonic = monotonic
         self._realtime = realtime
         self.steps = 0

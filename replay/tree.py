@@ -20,6 +20,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -157,7 +158,7 @@ def _link(corpus: Corpus, steps: list[Step]) -> None:
     causes: dict[int, set[int]] = defaultdict(set)
     for lane in lanes.values():
         lane.sort(key=lambda step: step.turn)
-        for earlier, later in zip(lane, lane[1:], strict=False):
+        for earlier, later in pairwise(lane):
             causes[later.index].add(earlier.index)
         first, last = lane[0], lane[-1]
         parent = int(corpus.parent_lane[first.row])

@@ -29,8 +29,9 @@ joke jury knee lake lamp lane lawn leaf lean leap lend lens loan loud luck lung 
 nail neck nest nose odds pace pain palm park peak pile pink pole pond rail rank rare ruin rush sail seal self silk site
 """
 _FIVE = """
-class return import value index array error other which about would there their first after could these where think state
-world still every great under while never place might again found house point right those shall small order given water
+class return import value index array error other which about would there their first after could these where think
+state world still every great under while never place might again found house point right those shall small
+order given water
 using since large night power light three until young often group begin being carry cause check child clear close count
 cover cross dream drive early earth eight empty enter equal event exact field final floor force frame front fresh grand
 green heart heavy horse hotel human image inner input issue layer learn leave level limit local logic lower major match

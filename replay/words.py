@@ -1,8 +1,8 @@
 """From block keys to text: words that are one token each, in phrases of eight, gathered with one table look-up.
 
-A *tape* is a sequence of words; block i of it (`block_size` words) follows from a 64-bit key alone, so the same block is
-the same text on every machine. Every word of a table has the same length and is exactly one token wherever it stands, so
-any slice of a tape has as many tokens as words, and its bytes are a slice of fixed-width cells.
+A *tape* is a sequence of words; block i of it (`block_size` words) follows from a 64-bit key alone, so the same
+block is the same text on every machine. Every word of a table has the same length and is exactly one token wherever it
+stands, so any slice of a tape has as many tokens as words, and its bytes are a slice of fixed-width cells.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
     x = x + _GOLDEN
     x = (x ^ (x >> np.uint64(30))) * _MIX1
     x = (x ^ (x >> np.uint64(27))) * _MIX2
-    return x ^ (x >> np.uint64(31))
+    mixed: np.ndarray = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def salt64(*parts: str | int | bytes) -> int:

@@ -132,7 +132,7 @@ def _gap_statistics(gaps: np.ndarray, owner: np.ndarray, rows: int) -> tuple[np.
 
 
 def window_share(rows: np.ndarray, start_ns: int, end_ns: int) -> np.ndarray:
-    """Share of each answer's output that fell into [start, end): decoding is taken as even between first and last token.
+    """Share of each answer's output that fell into [start, end): decoding is even between first and last token.
 
     One-chunk answers count where their chunk came; NaN where no token came.
     """

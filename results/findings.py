@@ -12,12 +12,12 @@ from results.derive import Requests, as_float
 from results.records import MISSING, Flag, Phase, Status
 
 SEND_LAG_LIMIT_S = 0.050
-"""p99 of sent - due. Above it the offered load is not the planned one: 50 ms is half of the shortest recorded tool pause
-that matters (a tenth of a second) and 20 times what an idle client shows (benchmarks/RESULTS.md)."""
+"""p99 of sent - due. Above it the offered load is not the planned one: 50 ms is half of the shortest recorded tool
+pause that matters (a tenth of a second) and 20 times what an idle client shows (benchmarks/RESULTS.md)."""
 
 CPU_LIMIT = 0.90
-"""Share of a core over the steady window at which queueing in the client grows without bound; the public runner warns at
-85 % (FACTS section 2.10), and kernel stamps make arrival times immune below full load."""
+"""Share of a core over the steady window at which queueing in the client grows without bound; the public runner
+warns at 85 % (FACTS section 2.10), and kernel stamps make arrival times immune below full load."""
 
 SHORT_OUTPUT_LIMIT = 0.01
 HIT_EXCESS_LIMIT = 0.02
@@ -88,7 +88,9 @@ def _client(summary: dict[str, Any]) -> list[Finding]:
     if not reasons:
         return []
     remedy = "give more --workers, or a client machine of its own"
-    return [Finding("client_saturated", Severity.INVALID, f"the client was the bottleneck: {', '.join(reasons)}", remedy)]
+    return [
+        Finding("client_saturated", Severity.INVALID, f"the client was the bottleneck: {', '.join(reasons)}", remedy)
+    ]
 
 
 def _answers(requests: Requests) -> list[Finding]:
@@ -113,7 +115,8 @@ def _answers(requests: Requests) -> list[Finding]:
     known = ok[ok["output_tokens"] != MISSING]
     planned, real = int(known["planned_output_tokens"].sum()), int(known["output_tokens"].sum())
     if planned and real < (1 - SHORT_OUTPUT_LIMIT) * planned:
-        text = f"answers were {100 * (1 - real / planned):.1f} % shorter than planned: the server ignores ignore_eos/min_tokens"
+        short = 100 * (1 - real / planned)
+        text = f"answers were {short:.1f} % shorter than planned: the server ignores ignore_eos/min_tokens"
         found.append(Finding("short_output", Severity.WARNING, text, "throughput and E2E are of the shorter answers"))
     found += _prompts(ok)
     return found
@@ -133,8 +136,12 @@ def _cache(summary: dict[str, Any]) -> list[Finding]:
     achieved, theory = summary["cache"]["achieved"], summary["cache"]["theoretical"]
     if achieved is None or theory is None or achieved <= theory + HIT_EXCESS_LIMIT:
         return []
-    text = f"the server reports {100 * achieved:.1f} % cache hits, more than the {100 * theory:.1f} % this run could cause"
-    return [Finding("foreign_cache", Severity.WARNING, text, "another run's cache may have been measured: restart or flush")]
+    text = (
+        f"the server reports {100 * achieved:.1f} % cache hits, more than the {100 * theory:.1f} % this run could cause"
+    )
+    return [
+        Finding("foreign_cache", Severity.WARNING, text, "another run's cache may have been measured: restart or flush")
+    ]
 
 
 def token_total(rows: np.ndarray, name: str) -> float:

@@ -27,7 +27,10 @@ _CODES = {"u1": "B", "i2": "h", "i4": "i", "u4": "I", "i8": "q"}
 
 def _packer(dtype: np.dtype[Any]) -> struct.Struct:
     """The struct that packs one row of `dtype`: packing is several times cheaper than assigning a numpy row."""
-    codes = [f"{t.itemsize}s" if t.kind == "S" else _CODES[f"{t.kind}{t.itemsize}"] for t, *_ in (dtype.fields or {}).values()]
+    codes = [
+        f"{t.itemsize}s" if t.kind == "S" else _CODES[f"{t.kind}{t.itemsize}"]
+        for t, *_ in (dtype.fields or {}).values()
+    ]
     packer = struct.Struct("<" + "".join(codes))
     assert packer.size == dtype.itemsize
     return packer
@@ -63,7 +66,9 @@ class JournalWriter:
     """One worker's part of the journal."""
 
     def __init__(self, directory: Path, worker: int) -> None:
-        self._files = {kind: _RowFile(directory / f"w{worker}.{kind}") for kind in ("chunks", "requests", "trees", "client")}
+        self._files = {
+            kind: _RowFile(directory / f"w{worker}.{kind}") for kind in ("chunks", "requests", "trees", "client")
+        }
         self._chunks = self._files["chunks"].buffer
         self._requests = self._files["requests"].buffer
         self._trees = self._files["trees"].buffer
@@ -95,7 +100,7 @@ class JournalWriter:
 
     def flush(self) -> bool:
         """Write everything that waits; False when the disk is full (nothing is lost yet)."""
-        return all([file.flush() for file in self._files.values()])
+        return not sum(not file.flush() for file in self._files.values())
 
     def close(self) -> None:
         """Flush and close."""
@@ -140,7 +145,7 @@ def read_journal(directory: Path) -> list[WorkerJournal]:
 
 def _read_worker(directory: Path, worker: int) -> WorkerJournal:
     torn = 0
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for kind, dtype in (("requests", REQUEST), ("trees", TREE), ("client", CLIENT), ("chunks", np.dtype("<u4"))):
         path = directory / f"w{worker}.{kind}"
         size = path.stat().st_size if path.exists() else 0

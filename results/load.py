@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def load_requests(path: str | Path) -> pd.DataFrame:
     """One row per request of every run at or below `path` (see `agentx.load`)."""
     try:
-        import pandas  # noqa: F401  (asked for here, so that the message names the extra)
+        import pandas
     except ImportError as error:
         raise UserError("agentx.load needs pandas", remedy="pip install 'agentx-live[pandas]'") from error
     import pyarrow as pa

@@ -6,7 +6,12 @@ import re
 
 _PATTERNS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]+"), r"\1 …"),
-    (re.compile(r"(?i)((?:api[_-]?key|access[_-]?token|auth[_-]?token|secret|password|key)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"), r"\1…"),
+    (
+        re.compile(
+            r"(?i)((?:api[_-]?key|access[_-]?token|auth[_-]?token|secret|password|key)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+"
+        ),
+        r"\1…",
+    ),
     (re.compile(r"://[^/\s@]+@"), "://…@"),
     (re.compile(r"\bsk-[\w-]{8,}"), "sk-…"),
 )

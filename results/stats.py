@@ -25,7 +25,12 @@ def distribution(values: np.ndarray) -> dict[str, float | int | None]:
     """mean, p50 to p99, std (population) and n of the finite `values`; nulls when there are none."""
     data = np.asarray(values, dtype=np.float64)
     data = data[np.isfinite(data)]
-    out: dict[str, float | int | None] = {"mean": None, **{f"p{q}": None for q in QUANTILES}, "std": None, "n": len(data)}
+    out: dict[str, float | int | None] = {
+        "mean": None,
+        **{f"p{q}": None for q in QUANTILES},
+        "std": None,
+        "n": len(data),
+    }
     if len(data):
         out["mean"] = float(data.mean())
         out["std"] = float(data.std())

@@ -104,7 +104,8 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
     }
     times = ("scheduled_ns", "sent_ns", "headers_ns", "first_token_ns", "first_text_ns", "last_token_ns", "done_ns")
     counts = (
-        "planned_input_tokens", "planned_output_tokens", "input_tokens", "output_tokens", "reasoning_tokens", "cached_tokens",
+        "planned_input_tokens", "planned_output_tokens", "input_tokens", "output_tokens", "reasoning_tokens",
+        "cached_tokens",
         "theoretical_cached_tokens", "output_chunks", "first_chunk_tokens", "parse_errors", "coalesced_chunks",
     )  # fmt: skip
     error = pc.utf8_trim_whitespace(pa.array(np.ascontiguousarray(r["error"])).cast(pa.string()))
@@ -133,9 +134,7 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def sessions_table(
-    requests: Requests, trees: np.ndarray, worker: np.ndarray, header: dict[str, Any]
-) -> pa.Table:
+def sessions_table(requests: Requests, trees: np.ndarray, worker: np.ndarray, header: dict[str, Any]) -> pa.Table:
     """sessions.parquet: one row per session tree that ended."""
     rows = requests.rows
     index = tree_index(rows, trees)

@@ -49,9 +49,7 @@ def summarise(requests: Requests, trees: np.ndarray, client: np.ndarray, header:
             "e2e_normalised": reciprocals(distribution(_e2e_per_token(requests)[ok])),
         },
         "throughput": _throughput(requests, start, end, seconds, header.get("num_gpus")),
-        "tokens": {
-            name: distribution(as_float(rows[ok], f"{name}_tokens")) for name in ("input", "output", "cached")
-        },
+        "tokens": {name: distribution(as_float(rows[ok], f"{name}_tokens")) for name in ("input", "output", "cached")},
         "cache": _cache(rows[ok]),
         "jobs": _jobs(requests, trees, start, end, seconds),
         "power": dict.fromkeys(("watts_mean", "joules", "joules_per_output_token", "joules_per_total_token", "source")),
@@ -187,7 +185,7 @@ def _jobs(requests: Requests, trees: np.ndarray, start: int, end: int, seconds: 
 
 
 def _part(share: float, part: float, other: float) -> float | None:
-    """The busy share of a job split by the sums of prefill and decode time (sub-agents overlap: sums exceed the wall)."""
+    """The busy share of a job split by the sums of prefill and decode time (sub-agents overlap)."""
     split = ratio(part, part + other)
     return None if split is None else share * split
 

@@ -24,7 +24,9 @@ _EPILOG = (
 
 @app.command("run", epilog=_EPILOG)
 def run_command(
-    endpoint: Annotated[str | None, typer.Option(help="URL of the server, with or without /v1; unix:/path.sock.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="URL of the server, with or without /v1; unix:/path.sock.")
+    ] = None,
     mock: Annotated[
         str | None, typer.Option(metavar="[PROFILE]", help="Use the built-in simulated endpoint, started for this run.")
     ] = None,
@@ -35,7 +37,8 @@ def run_command(
     corpus: Annotated[Path | None, typer.Option(help="Corpus file; default: the one that ships.")] = None,
     concurrency: Annotated[int, typer.Option(help="Live session trees.", min=1)] = 8,
     duration: Annotated[
-        str | None, typer.Option(help="Stop sending after this long (90s, 15m, 1h); default 10m, or none with --sessions.")
+        str | None,
+        typer.Option(help="Stop sending after this long (90s, 15m, 1h); default 10m, or none with --sessions."),
     ] = None,
     sessions: Annotated[int | None, typer.Option(help="End after this many session trees.", min=1)] = None,
     max_context: Annotated[
@@ -46,28 +49,41 @@ def run_command(
     ] = 1.0,
     seed: Annotated[int, typer.Option(help="Order of the sessions.")] = 42,
     salt: Annotated[
-        str | None, typer.Option(help="Text salt; default: new for every run. Give the same to repeat the same prompts.")
+        str | None,
+        typer.Option(help="Text salt; default: new for every run. Give the same to repeat the same prompts."),
     ] = None,
     workers: Annotated[str, typer.Option(help="Client processes, or auto.")] = "auto",
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="DIR|server|usage", help="Where token counts come from; default: server, else usage.")
+        str | None,
+        typer.Option(metavar="DIR|server|usage", help="Where token counts come from; default: server, else usage."),
     ] = None,
     messages: Annotated[
         str, typer.Option(metavar="plain|tools", help="Tool results as user messages, or as tool messages.")
     ] = "tools",
     shared_prefix: Annotated[
-        str, typer.Option(metavar="trace|none", help="Sessions share tools and system prompt where the trace says so, or nothing.")
+        str,
+        typer.Option(
+            metavar="trace|none", help="Sessions share tools and system prompt where the trace says so, or nothing."
+        ),
     ] = "trace",
     drain: Annotated[str, typer.Option(help="How long answers may take to end after the last send.")] = "60s",
     out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs"),
-    chunks: Annotated[bool, typer.Option("--chunks", help="Keep the arrival time of every chunk (chunks.parquet).")] = False,
+    chunks: Annotated[
+        bool, typer.Option("--chunks", help="Keep the arrival time of every chunk (chunks.parquet).")
+    ] = False,
     ready_timeout: Annotated[str, typer.Option(help="How long to wait for the server to come up.")] = "30s",
     connect_timeout: Annotated[str, typer.Option(help="Limit on opening a connection.")] = "10s",
-    first_byte_timeout: Annotated[str | None, typer.Option(help="Limit on the first byte of an answer; default none.")] = None,
-    idle_timeout: Annotated[str | None, typer.Option(help="Limit between two bytes of an answer; default none.")] = None,
+    first_byte_timeout: Annotated[
+        str | None, typer.Option(help="Limit on the first byte of an answer; default none.")
+    ] = None,
+    idle_timeout: Annotated[
+        str | None, typer.Option(help="Limit between two bytes of an answer; default none.")
+    ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of a private certificate authority.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Do not verify certificates (stamped in run.json).")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Do not verify certificates (stamped in run.json).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No plan, no progress.")] = False,
 ) -> int:

@@ -112,9 +112,10 @@ def _reason(error: BaseException) -> str:
 
 def _unpacked(file: IO[bytes], name: str) -> IO[bytes]:
     if name.endswith((".gz", ".tgz")):
-        return gzip.GzipFile(fileobj=file)
+        unzipped: IO[bytes] = gzip.open(file)  # type: ignore[assignment]  # noqa: SIM115 (closed with its file)
+        return unzipped
     if name.endswith(".zst"):
-        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)  # type: ignore[type-var]
+        return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)
     return file
 
 

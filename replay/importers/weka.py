@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -97,7 +98,7 @@ def _entry(raw: msgspec.Raw) -> WekaRequest | WekaSubagent:
 
 def _check_order(rows: list[Row]) -> None:
     """Turns are the file's order; a start that runs backwards would make causes follow their effects."""
-    for earlier, later in zip(rows, rows[1:], strict=False):
+    for earlier, later in pairwise(rows):
         if later["start_s"] < earlier["start_s"]:
             raise Malformed(f"requests[{later['turn']}] starts before the one ahead of it")
 

@@ -91,9 +91,7 @@ def test_after_stop_an_answer_starts_nothing_and_the_run_ends_with_the_last() ->
     assert [type(c) for c in out] == [TreeEnded, Done]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "end"), [(Outcome.OVERFLOW, TreeEnd.OVERFLOW), (Outcome.REFUSED, TreeEnd.FAILED)]
-)
+@pytest.mark.parametrize(("outcome", "end"), [(Outcome.OVERFLOW, TreeEnd.OVERFLOW), (Outcome.REFUSED, TreeEnd.FAILED)])
 def test_a_conversation_the_server_refuses_ends_its_tree_only(outcome: Outcome, end: TreeEnd) -> None:
     s = scheduler([make_tree([[], [0]]), make_tree([[]])])
     s.start(0)
@@ -146,9 +144,7 @@ def forests(draw: st.DrawFn) -> list[Tree]:
     trees = []
     for _ in range(draw(st.integers(1, 5))):
         size = draw(st.integers(1, 7))
-        causes = [
-            sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)
-        ]
+        causes = [sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)]
         delays = [draw(st.sampled_from([0.0, 0.5, 20.0, 5000.0])) for _ in range(size)]
         trees.append(make_tree(causes, delays))
     return trees

@@ -241,7 +241,10 @@ def test_c11_p37_a_stream_that_breaks_off_is_truncated(reset: bool) -> None:
 def test_answers_delimited_by_close_are_complete_when_their_end_marker_came() -> None:
     async def script(request: Request, writer: Writer) -> None:
         await writer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
-        for payload in (b'{"choices":[{"delta":{"content":"x"}}]}', b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'):
+        for payload in (
+            b'{"choices":[{"delta":{"content":"x"}}]}',
+            b'{"choices":[{"delta":{},"finish_reason":"stop"}]}',
+        ):
             await writer.raw(b"data: " + payload + b"\n\n")
         await writer.raw(b"data: [DONE]\n\n")
         writer.close()
@@ -265,7 +268,8 @@ def test_answers_delimited_by_close_are_complete_when_their_end_marker_came() ->
             "502",
         ),
         (
-            b'HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\ncontent-length: 72\r\n\r\n{"error":{"message":"This model\'s maximum context length is 10 tokens"}}',
+            b"HTTP/1.1 400 Bad\r\ncontent-type: application/json\r\ncontent-length: 72\r\n\r\n"
+            b'{"error":{"message":"This model\'s maximum context length is 10 tokens"}}',
             Status.CONTEXT_OVERFLOW,
             "maximum context",
         ),
@@ -293,7 +297,9 @@ def test_c15_error_answers_are_errors_with_a_first_line(answer: bytes, status: S
 @pytest.mark.parametrize("code", [200, 201, 202])
 def test_c15_any_2xx_stream_is_an_answer(code: int) -> None:
     async def script(request: Request, writer: Writer) -> None:
-        await writer.raw(b"HTTP/1.1 %d Fine\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" % code)
+        await writer.raw(
+            b"HTTP/1.1 %d Fine\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" % code
+        )
         await writer.event(delta(content="x"))
         await writer.event(finish())
         await writer.event("[DONE]")
@@ -327,10 +333,15 @@ def test_p69_a_compressed_stream_is_read_and_flagged() -> None:
 
     async def script(request: Request, writer: Writer) -> None:
         await writer.raw(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
         )
         packer = zlib.compressobj(wbits=31)
-        for payload in ('{"choices":[{"delta":{"content":"x"}}]}', '{"choices":[{"delta":{},"finish_reason":"stop"}]}', "[DONE]"):
+        for payload in (
+            '{"choices":[{"delta":{"content":"x"}}]}',
+            '{"choices":[{"delta":{},"finish_reason":"stop"}]}',
+            "[DONE]",
+        ):
             data = packer.compress(f"data: {payload}\n\n".encode()) + packer.flush(zlib.Z_SYNC_FLUSH)
             await writer.chunk(data)
         await writer.end()
