@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import time_ns
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from harness.mock_text import ANSWER_START, CALL, END, RETURN, START, VOCABULARY, WORDS, Answer, Prompt
-from harness.mock_text import token_id, token_text
 from hardware.engine.profiles import Profile
+from harness.mock_text import (
+    ANSWER_START,
+    CALL,
+    END,
+    RETURN,
+    START,
+    VOCABULARY,
+    WORDS,
+    Answer,
+    Prompt,
+    token_id,
+    token_text,
+)
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 DEFAULT_COMPLETION_TOKENS = 16
 """What /v1/completions generates when not told, there as here."""
+
+T = TypeVar("T")
 
 _json = msgspec.json.Encoder()
 
@@ -22,10 +35,14 @@ _json = msgspec.json.Encoder()
 class ApiError(Exception):
     """An answer other than 200, in vLLM's form."""
 
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = _json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
+        self.body = _json.encode(
+            {"error": {"message": message, "type": kind, "param": param, "code": status}}
+        )
 
 
 class _Function(msgspec.Struct):
@@ -166,7 +183,9 @@ class Api:
         if fields.n not in (None, 1):
             raise ApiError(400, "n must be 1 here", param="n")
         if fields.stream_options is not None and not fields.stream:
-            raise ApiError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+            raise ApiError(
+                400, "Stream options can only be defined when `stream=True`.", param="stream_options"
+            )
 
     def _check_model(self, model: str | None) -> None:
         if model not in (None, "", self.model):
@@ -176,13 +195,14 @@ class Api:
         longest = self.profile.max_model_len - len(prompt)
         if limit is not None and limit < 1:
             raise ApiError(400, f"max_tokens must be at least 1, got {limit}.", param="max_tokens")
-        if longest < (limit or 1):
+        asked = limit or 1
+        if longest < asked:
             raise ApiError(
                 400,
-                f"This model's maximum context length is {self.profile.max_model_len} tokens. However, you requested "
-                f"{limit or 1} output tokens and your prompt contains {len(prompt)} input tokens, for a total of "
-                f"{len(prompt) + (limit or 1)} tokens. Please reduce the length of the input prompt or the number of "
-                "requested output tokens.",
+                f"This model's maximum context length is {self.profile.max_model_len} tokens. However, you "
+                f"requested {asked} output tokens and your prompt contains {len(prompt)} input tokens, for a "
+                f"total of {len(prompt) + asked} tokens. Please reduce the length of the input prompt or the "
+                "number of requested output tokens.",
                 param="input_tokens",
             )
         longest = limit or longest
@@ -200,7 +220,7 @@ class Api:
         return Job(chat, prompt, answer, bool(fields.stream), usage)
 
 
-def _decode[T](decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -280,7 +300,13 @@ class ReplyFormat:
         said: dict[str, Any] = {"text": text}
         if self._chat:
             said = {"message": {"role": "assistant", "content": text, "tool_calls": []}}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": answer.finish_reason, "stop_reason": None}
+        choice = {
+            "index": 0,
+            **said,
+            "logprobs": None,
+            "finish_reason": answer.finish_reason,
+            "stop_reason": None,
+        }
         kind = "chat.completion" if self._chat else "text_completion"
         return _json.encode({**self._fixed, "object": kind, "choices": [choice], "usage": usage})
 

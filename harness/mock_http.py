@@ -1,7 +1,7 @@
 """HTTP/1.1 for the simulated endpoint: one protocol object per connection, one response at a time.
 
-Small writes go to the kernel at once, past the event loop's own buffers, so that the time noted for a token is the time
-it was sent.
+Small writes go to the kernel at once, past the event loop's own buffers, so that the time noted for a token
+is the time it was sent.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
+from typing import cast
 
 import httptools
 
@@ -41,7 +42,9 @@ class HttpRequest:
 class Connection(asyncio.Protocol):
     """Parses requests, hands them over one by one, and writes what it is given."""
 
-    def __init__(self, handle: Callable[[HttpRequest, Connection], None], connections: set[Connection]) -> None:
+    def __init__(
+        self, handle: Callable[[HttpRequest, Connection], None], connections: set[Connection]
+    ) -> None:
         self.on_lost: Callable[[], None] | None = None
         self._handle = handle
         self._connections = connections
@@ -53,8 +56,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Callback of the event loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
         self._parser = httptools.HttpRequestParser(self)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,8 +78,13 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._closing = True
-            self._respond(400, b"Invalid HTTP request received.", b"text/plain; charset=utf-8")
+            if self._busy:
+                self.abort()
+                return
+            self._closing = self._busy = True
+            self.respond(400, b"Invalid HTTP request received.", b"text/plain; charset=utf-8")
+            return
+        self._next()
 
     def on_message_begin(self) -> None:
         """Callback of the parser."""
@@ -107,19 +114,23 @@ class Connection(asyncio.Protocol):
             self._closing = True
         path = self._url.partition(b"?")[0].decode("latin-1")
         method = self._parser.get_method().decode()
-        self._queue.append(HttpRequest(method, path, self._request_id, b"".join(self._body), self._received_ns))
-        self._next()
+        self._queue.append(
+            HttpRequest(method, path, self._request_id, b"".join(self._body), self._received_ns)
+        )
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
         """Answer the current request in one piece."""
-        self._respond(status, body, content_type)
+        head = b"HTTP/1.1 %d %b\r\nserver: agentx\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n"
+        close = b"connection: close\r\n" if self._closing else b""
+        self.write(head % (status, _REASONS[status], content_type, len(body), close) + body)
         self._done()
 
     def start_stream(self, first: bytes) -> None:
-        """Send the head of an event stream, and `first` with it (may be empty; chunked framing is the caller's)."""
+        """Send the head of an event stream, then `first` (may be empty; already chunked)."""
         self.write(
             b"HTTP/1.1 200 OK\r\nserver: agentx\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"transfer-encoding: chunked\r\n%b\r\n%b" % (b"connection: close\r\n" if self._closing else b"", first)
+            b"transfer-encoding: chunked\r\n%b\r\n%b"
+            % (b"connection: close\r\n" if self._closing else b"", first)
         )
 
     def end_stream(self, last: bytes) -> None:
@@ -148,11 +159,6 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Drop the connection."""
         self._transport.abort()
-
-    def _respond(self, status: int, body: bytes, content_type: bytes) -> None:
-        head = b"HTTP/1.1 %d %b\r\nserver: agentx\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n"
-        close = b"connection: close\r\n" if self._closing else b""
-        self.write(head % (status, _REASONS[status], content_type, len(body), close) + body)
 
     def _next(self) -> None:
         if self._queue and not self._busy:

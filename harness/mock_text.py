@@ -1,9 +1,10 @@
 """The simulated endpoint's language: its tokenizer, its chat template and the words it answers with.
 
-A token is a run of ASCII letters with one space before it if there is one, up to three digits, or any other single
-character. The chat template is, per message, `<|start|>`, role, newline, content, `<|end|>` (4 tokens and the content),
-and `<|start|>`, `assistant`, newline (3 tokens) where the answer begins. A tool call is `<|call|>`, name, newline,
-arguments, `<|return|>` after the content; tool definitions are one system message with their JSON.
+A token is a run of ASCII letters with one space before it if there is one, up to three digits, or any other
+single character. The chat template is, per message, `<|start|>`, role, newline, content, `<|end|>` (4 tokens
+and the content), and `<|start|>`, `assistant`, newline (3 tokens) where the answer begins. A tool call is
+`<|call|>`, name, newline, arguments, `<|return|>` after the content; tool definitions are one system message
+with their JSON.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Answer:
 
     @classmethod
     def draw(cls, prompt: Prompt, seed: int, *, shortest: int, longest: int, mean: float | None) -> Answer:
-        """The same prompt and seed give the same answer; it ends by itself after `mean` tokens on average, or never."""
+        """Same prompt and seed, same answer. It ends after `mean` tokens on average; None: not by itself."""
         rng = random.Random(zlib.crc32(prompt.data) ^ (seed << 32))
         length = longest
         if mean is not None:
