@@ -1,0 +1,67 @@
+"""What a corpus holds: sizes, times, sub-agents, and how much of it an infinite prefix cache would serve."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from replay.corpus import MISSING, Corpus
+from replay.prefix import SeenBlocks
+from results.stats import distribution
+
+
+def corpus_stats(corpus: Corpus) -> dict[str, Any]:
+    """Figures of a corpus (JSON-ready). Percentiles are over top-level requests (those of the main lanes)."""
+    main = corpus.parent_lane == MISSING
+    children = np.flatnonzero(~main)
+    lane_key = np.repeat(np.arange(len(corpus.session_ids)), np.diff(corpus.session_row)) << 32 | corpus.lane
+    hit, whole, block_tokens = infinite_cache_hits(corpus)
+    return {
+        "name": corpus.meta.get("name"),
+        "digest": corpus.digest,
+        "licence": corpus.meta.get("licence"),
+        "attribution": corpus.meta.get("attribution"),
+        "sessions": len(corpus.session_ids),
+        "requests": int(main.sum()),
+        "subagents": len(np.unique(lane_key[children])),
+        "subagent_requests": len(children),
+        "input_tokens": int(corpus.input_tokens.sum()),
+        "output_tokens": int(corpus.output_tokens.sum()),
+        "input": distribution(corpus.input_tokens[main]),
+        "output": distribution(corpus.output_tokens[main]),
+        "think_s": distribution(corpus.think_s[main]),
+        "requests_per_session": distribution(np.diff(corpus.session_row)),
+        "longest_context": int((corpus.input_tokens + corpus.output_tokens).max()),
+        "infinite_cache": {
+            "hit_rate": hit / whole if whole else None,
+            "hit_blocks": hit,
+            "blocks": whole,
+            "hit_tokens": block_tokens,
+        },
+    }
+
+
+def infinite_cache_hits(corpus: Corpus) -> tuple[int, int, int]:
+    """(hit blocks, whole blocks, hit tokens) of an infinite cache per session tree.
+
+    Contiguous prefix only, whole blocks (floor of input / block size), requests of a tree in the order of their starts.
+    """
+    hit = whole = tokens = 0
+    offsets = corpus.run_offset.tolist()
+    firsts, counts = corpus.run_first.tolist(), corpus.run_count.tolist()
+    blocks = (corpus.input_tokens // corpus.block_size).tolist()
+    sizes = corpus.block_size.tolist()
+    bounds = corpus.session_row.tolist()
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        seen = SeenBlocks()
+        for row in (low + np.argsort(corpus.start_s[low:high], kind="stable")).tolist():
+            begin, end = offsets[row], offsets[row + 1]
+            runs = list(zip(firsts[begin:end], counts[begin:end], strict=True))
+            limit = min(blocks[row], sum(counts[begin:end]))
+            shared, _ = seen.prefix(runs, limit)
+            seen.add(runs, limit, row)
+            hit += shared
+            whole += limit
+            tokens += shared * sizes[row]
+    return hit, whole, tokens
