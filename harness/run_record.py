@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from replay.corpus import Corpus
 from replay.endpoint import Endpoint
 from replay.plan import Plan
@@ -65,6 +67,8 @@ class RunRecord:
             "schema": SCHEMA_VERSION,
             "session_ids": corpus.session_ids,
             "lane_names": corpus.lane_names,
+            "heads": _heads(corpus) if options.share_head else None,
+            "cache_block": found.server_block,
             "scenario": "closed-loop",
             "concurrency": options.selection.concurrency,
             "duration_s": options.duration_s,
@@ -152,6 +156,15 @@ class RunRecord:
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(self.manifest, indent=2, allow_nan=False, default=str) + "\n")
         temporary.replace(path)
+
+
+def _heads(corpus: Corpus) -> dict[str, list[int]]:
+    """Per session: which head (sessions with equal tool and system sizes share one), and its tokens in whole blocks."""
+    first = corpus.session_row[:-1]
+    tools, system = np.maximum(corpus.tool_tokens[first], 0), np.maximum(corpus.system_tokens[first], 0)
+    _, key = np.unique(np.stack([tools, system], axis=1), axis=0, return_inverse=True)
+    sizes = corpus.block_size[first]
+    return {"key": key.reshape(-1).tolist(), "tokens": ((tools + system) // sizes * sizes).tolist()}
 
 
 def _versions() -> dict[str, str | None]:

@@ -239,6 +239,8 @@ class Worker:
         stream: Any = exchange.stream
         t0 = self._t0
         flags = exchange.flags | stream.flags
+        if sent.live.has_shared_head(sent.step):
+            flags |= Flag.SHARED_HEAD
         times = np.frombuffer(stream.chunk_times, dtype=np.int64) if stream.chunk_times else np.zeros(0, np.int64)
         offsets = (times - exchange.sent_ns) // CHUNK_UNIT_NS
         if len(offsets) and offsets[-1] > 0xFFFFFFFF:

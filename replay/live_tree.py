@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.prefix import SeenBlocks
+from replay.prefix import SeenBlocks, common_blocks
 from replay.prompt import Conversation, TreeText
 from replay.tree import Step, Tree
 from replay.words import Phrasebook
@@ -11,7 +11,7 @@ from replay.words import Phrasebook
 class LiveTree:
     """State of one live tree; belongs to one worker."""
 
-    __slots__ = ("_conversations", "_left", "_seen", "_sent", "_text", "granularity", "number", "tree")
+    __slots__ = ("_conversations", "_left", "_seen", "_sent", "_share_head", "_text", "granularity", "number", "tree")
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class LiveTree:
         """How often the corpus had been gone through before (`pass` in the records)."""
         self.granularity = server_block or tree.steps[0].block_size
         self._text = TreeText(book, tree, run_salt, tree_salt, share_head=share_head)
+        self._share_head = share_head
         self._seen = SeenBlocks()
         self._sent: set[int] = set()
         self._conversations: dict[int, Conversation] = {}
@@ -49,6 +50,11 @@ class LiveTree:
         self._sent.add(step.index)
         tokens = min(tokens, step.input_tokens - 1)
         return tokens // self.granularity * self.granularity
+
+    def has_shared_head(self, step: Step) -> bool:
+        """Whether the prompt begins with the whole head that other sessions have too."""
+        blocks = self.tree.head_blocks if self._share_head else 0
+        return 0 < blocks == common_blocks(self.tree.head_runs, step.runs, min(blocks, step.whole_blocks))
 
     def render(self, step: Step) -> bytearray:
         """The encoded messages of `step`: the lane's own buffer, valid until its next turn."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from results.journal import WorkerJournal
-from results.records import CHUNK_UNIT_NS, MISSING, REQUEST, Phase, Status
+from results.records import CHUNK_UNIT_NS, MISSING, REQUEST, Flag, Phase, Status
 
 NS = 1e-9
 
@@ -38,7 +38,7 @@ class Requests:
         return mask
 
 
-def derive(parts: list[WorkerJournal]) -> Requests:
+def derive(parts: list[WorkerJournal], header: dict[str, Any]) -> Requests:
     """Join the workers' rows and compute what follows from them."""
     rows = np.concatenate([part.requests for part in parts]) if parts else np.zeros(0, REQUEST)
     worker = np.concatenate([np.full(len(p.requests), p.worker, np.int32) for p in parts] or [np.zeros(0, np.int32)])
@@ -46,7 +46,7 @@ def derive(parts: list[WorkerJournal]) -> Requests:
     order = np.argsort(rows["sent_ns"], kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    rows, worker = rows[order], worker[order]
+    rows, worker = with_shared_heads(rows[order], header), worker[order]
     gap_row = place[gap_row]
     p50, p99, top = _gap_statistics(gaps, gap_row, len(rows))
     return Requests(
@@ -63,6 +63,27 @@ def derive(parts: list[WorkerJournal]) -> Requests:
         gaps_s=gaps,
         gap_row=gap_row,
     )
+
+
+def with_shared_heads(rows: np.ndarray, header: dict[str, Any]) -> np.ndarray:
+    """Raise the theoretical hits of prompts whose head another session had sent before; `rows` are in send order.
+
+    A worker knows only its own trees; which session was first over the whole run is known here.
+    """
+    heads = header.get("heads")
+    which = np.flatnonzero(rows["flags"] & Flag.SHARED_HEAD)
+    if not heads or not len(which):
+        return rows
+    key = np.asarray(heads["key"])[rows["session"][which]]
+    tokens = np.asarray(heads["tokens"])[rows["session"][which]]
+    _, first, index = np.unique(key, return_index=True, return_inverse=True)
+    later = which > which[first][index]
+    block = header.get("cache_block") or 1
+    reach = np.minimum(tokens, rows["planned_input_tokens"][which] - 1) // block * block
+    rows = rows.copy()
+    known = rows["theoretical_cached_tokens"][which]
+    rows["theoretical_cached_tokens"][which] = np.where(later, np.maximum(known, reach), known)
+    return rows
 
 
 def span(rows: np.ndarray, start: str, end: str) -> np.ndarray:

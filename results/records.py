@@ -77,6 +77,8 @@ class Flag(IntFlag):
     """The stream ended well but held no content."""
     SATURATED_OFFSET = 2048
     """A chunk came later than an offset can say."""
+    SHARED_HEAD = 4096
+    """The prompt begins with the tools and system prompt that the trace shares between sessions."""
 
 
 class TreeEnd(IntEnum):

@@ -25,7 +25,7 @@ def finalize(run_dir: Path, header: dict[str, Any], *, keep_chunks: bool) -> dic
     """
     journal = run_dir / "journal"
     parts = read_journal(journal)
-    requests = derive(parts)
+    requests = derive(parts, header)
     trees, tree_worker = _join(parts, "trees", TREE)
     client, client_worker = _join(parts, "client", CLIENT)
     summary = summarise(requests, trees, client, header)
