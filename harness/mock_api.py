@@ -35,14 +35,10 @@ _json = msgspec.json.Encoder()
 class ApiError(Exception):
     """An answer other than 200, in vLLM's form."""
 
-    def __init__(
-        self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None
-    ) -> None:
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
         super().__init__(message)
         self.status = status
-        self.body = _json.encode(
-            {"error": {"message": message, "type": kind, "param": param, "code": status}}
-        )
+        self.body = _json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
 class _Function(msgspec.Struct):
@@ -183,9 +179,7 @@ class Api:
         if fields.n not in (None, 1):
             raise ApiError(400, "n must be 1 here", param="n")
         if fields.stream_options is not None and not fields.stream:
-            raise ApiError(
-                400, "Stream options can only be defined when `stream=True`.", param="stream_options"
-            )
+            raise ApiError(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
 
     def _check_model(self, model: str | None) -> None:
         if model not in (None, "", self.model):
@@ -325,9 +319,7 @@ def _frame(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-CHAT_WORDS = tuple(
-    b'"delta":{"content":"%b"},"logprobs":null,"finish_reason":null}]}\n\n\r\n' % word for word in WORDS
-)
+CHAT_WORDS = tuple(b'"delta":{"content":"%b"},"logprobs":null,"finish_reason":null}]}\n\n\r\n' % word for word in WORDS)
 COMPLETION_WORDS = tuple(
     b'"text":"%b","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n\r\n' % word for word in WORDS
 )

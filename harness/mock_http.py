@@ -37,14 +37,14 @@ class HttpRequest:
     request_id: str | None
     body: bytes
     received_ns: int
+    last: bool
+    """The client wants the connection closed after the answer."""
 
 
 class Connection(asyncio.Protocol):
     """Parses requests, hands them over one by one, and writes what it is given."""
 
-    def __init__(
-        self, handle: Callable[[HttpRequest, Connection], None], connections: set[Connection]
-    ) -> None:
+    def __init__(self, handle: Callable[[HttpRequest, Connection], None], connections: set[Connection]) -> None:
         self.on_lost: Callable[[], None] | None = None
         self._handle = handle
         self._connections = connections
@@ -110,13 +110,10 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Callback of the parser."""
-        if not self._parser.should_keep_alive():
-            self._closing = True
         path = self._url.partition(b"?")[0].decode("latin-1")
         method = self._parser.get_method().decode()
-        self._queue.append(
-            HttpRequest(method, path, self._request_id, b"".join(self._body), self._received_ns)
-        )
+        body, last = b"".join(self._body), not self._parser.should_keep_alive()
+        self._queue.append(HttpRequest(method, path, self._request_id, body, self._received_ns, last))
 
     def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
         """Answer the current request in one piece."""
@@ -129,8 +126,7 @@ class Connection(asyncio.Protocol):
         """Send the head of an event stream, then `first` (may be empty; already chunked)."""
         self.write(
             b"HTTP/1.1 200 OK\r\nserver: agentx\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
-            b"transfer-encoding: chunked\r\n%b\r\n%b"
-            % (b"connection: close\r\n" if self._closing else b"", first)
+            b"transfer-encoding: chunked\r\n%b\r\n%b" % (b"connection: close\r\n" if self._closing else b"", first)
         )
 
     def end_stream(self, last: bytes) -> None:
@@ -162,16 +158,17 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> None:
         if self._queue and not self._busy:
-            self._busy = True
-            self._handle(self._queue.popleft(), self)
+            request = self._queue.popleft()
+            self._busy, self._closing = True, request.last
+            self._handle(request, self)
 
     def _done(self) -> None:
         self._busy = False
         self.on_lost = None
-        if self._queue:
-            self._next()
-        elif self._closing:
+        if self._closing:
             self._transport.close()
+        elif self._queue:
+            self._next()
         else:
             self._idle_timer = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self._transport.close)
 

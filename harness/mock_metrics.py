@@ -104,9 +104,7 @@ class ServerMetrics(Collector):
             "request_prefill_kv_computed_tokens": request.prompt_tokens - request.cached_tokens,
         }
         if request.generated > 1:
-            observed["request_time_per_output_token_seconds"] = (last_token_s - first_token_s) / (
-                request.generated - 1
-            )
+            observed["request_time_per_output_token_seconds"] = (last_token_s - first_token_s) / (request.generated - 1)
         for name, value in observed.items():
             self._histograms[name].add(value)
 
@@ -132,9 +130,7 @@ class ServerMetrics(Collector):
         engine = self._engine
         waiting = len(engine.waiting)
         profile = engine.profile
-        yield self._gauge(
-            "num_requests_running", "Number of requests in model execution batches.", len(engine.running)
-        )
+        yield self._gauge("num_requests_running", "Number of requests in model execution batches.", len(engine.running))
         yield self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", waiting)
         used = engine.cache.used / engine.cache.capacity
         yield self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", used)
@@ -160,20 +156,14 @@ class ServerMetrics(Collector):
             f"Prefix cache queries, {unit} queried tokens.",
             {"": engine.queried_tokens},
         )
-        yield self._counter(
-            "prefix_cache_hits", f"Prefix cache hits, {unit} cached tokens.", {"": engine.hit_tokens}
-        )
+        yield self._counter("prefix_cache_hits", f"Prefix cache hits, {unit} cached tokens.", {"": engine.hit_tokens})
         yield self._counter(
             "num_preemptions", "Cumulative number of preemption from the engine.", {"": engine.preemptions}
         )
         yield self._counter("prompt_tokens", "Number of prefill tokens processed.", {"": self._prompt_tokens})
         by_source = {"local_compute": computed, "local_cache_hit": cached, "external_kv_transfer": 0}
-        yield self._counter(
-            "prompt_tokens_by_source", "Number of prompt tokens by source.", by_source, "source"
-        )
-        yield self._counter(
-            "prompt_tokens_cached", "Number of cached prompt tokens (local + external).", {"": cached}
-        )
+        yield self._counter("prompt_tokens_by_source", "Number of prompt tokens by source.", by_source, "source")
+        yield self._counter("prompt_tokens_cached", "Number of cached prompt tokens (local + external).", {"": cached})
         yield self._counter(
             "generation_tokens", "Number of generation tokens processed.", {"": self._generation_tokens}
         )

@@ -78,9 +78,7 @@ class _Stream:
 
     __slots__ = ("connection", "first_ns", "format", "job", "last_ns", "received_ns", "request")
 
-    def __init__(
-        self, request: Request, job: Job, fmt: ReplyFormat, connection: Connection, received_ns: int
-    ) -> None:
+    def __init__(self, request: Request, job: Job, fmt: ReplyFormat, connection: Connection, received_ns: int) -> None:
         self.request = request
         self.job = job
         self.format = fmt
@@ -196,8 +194,6 @@ class MockServer:
         step = self._engine.finish()
         for request in step.emitted:
             self._send_token(self._streams[request])
-        for request in step.finished:
-            self._log(self._streams.pop(request), aborted=False)
         self._begin_step(max(step.end_s, monotonic_ns() / 1e9 - _CATCH_UP_S))
 
     def _send_token(self, stream: _Stream) -> None:
@@ -215,7 +211,10 @@ class MockServer:
             if job.stream:
                 stream.connection.write(opening + fmt.token(job.answer.picks[request.generated - 1]))
             return
+        del self._streams[request]
         self._metrics.finished(request, job.answer.finish_reason, stream.first_ns / 1e9, now_ns / 1e9)
+        # Before the last write: who has the answer finds its line.
+        self._log(stream, aborted=False)
         usage = usage_of(request.prompt_tokens, request.generated, request.cached_tokens)
         if job.stream:
             last = fmt.last(job.answer, usage if job.include_usage else None)

@@ -48,8 +48,6 @@ def mock_command(
     def say(bound: int) -> None:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{bound}"
-        typer.echo(
-            f"{config.model} at {url} (Ctrl-C stops it)\ntry: agentx run --endpoint {url} --duration 30s"
-        )
+        typer.echo(f"{config.model} at {url} (Ctrl-C stops it)\ntry: agentx run --endpoint {url} --duration 30s")
 
     serve(config, host, port, say)
