@@ -223,8 +223,6 @@ class MockServer:
             stream.connection.respond(200, fmt.whole(job.answer, usage))
 
     def _abort(self, stream: _Stream) -> None:
-        if stream.request.done:
-            return
         self._engine.cancel(stream.request)
         del self._streams[stream.request]
         self._metrics.aborted()

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from threading import Thread
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -24,7 +24,7 @@ import pytest
 from harness import mock_http
 from harness.mock_server import MockConfig, configure
 from results.errors import UserError
-from tests.harness.mock_thread import FAST, Answer, chat, post_bytes, serving, stream
+from tests.harness.mock_thread import FAST, Answer, chat, post_bytes, serving, stream, words
 from tests.harness.test_mock_metrics import samples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +65,7 @@ def test_p146_tokens_come_when_they_should(tmp_path: Path, early_role: bool) -> 
             first, last = answer.token_ns[0], answer.token_ns[-1]
             errors.append(max(abs(answer.after_ms(first) - 250), abs(answer.after_ms(last) - 430)))
             assert len(answer.token_ns) == 10
+            assert len(answer.events) == 11, "the role once, then the tokens"
             role_ms = answer.after_ms(answer.events[0][0])
             assert (role_ms < 100) == early_role
             entry = truth_of(truth)[-1]
@@ -183,12 +184,17 @@ def read_all(sock: socket.socket) -> bytes:
 
 
 def test_requests_sent_ahead_are_answered_in_order(port: int) -> None:
+    body = chat(20, stream=True, max_tokens=30, ignore_eos=True)
     with connect(port) as sock:
-        first = post_bytes(CHAT, chat(20, stream=True, max_tokens=3, ignore_eos=True), "x-request-id: one\r\n")
-        sock.sendall(first + b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
-        received = read_all(sock)
-    assert received.count(b"HTTP/1.1 200 OK") == 2
-    assert received.index(b"chatcmpl-one") < received.index(b"[DONE]") < received.index(b"connection: close")
+        sock.sendall(post_bytes(CHAT, body, "x-request-id: one\r\n") + post_bytes(CHAT, body))
+        received = sock.recv(65536)
+        sock.sendall(b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
+        received += read_all(sock)
+    first, second, last = received.split(b"HTTP/1.1 200 OK\r\n")[1:]
+    assert [part.count(b'"delta":{"content":') for part in (first, second, last)] == [30, 30, 0]
+    assert first.count(b"chatcmpl-one") == 31
+    assert all(part.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for part in (first, second))
+    assert [b"connection: close" in part for part in (first, second, last)] == [False, False, True]
 
 
 def test_a_body_in_pieces(port: int) -> None:
@@ -226,17 +232,46 @@ def test_idle_connections_are_closed(port: int, monkeypatch: pytest.MonkeyPatch)
         assert 0.04 < monotonic() - started < 2
 
 
-def test_a_reader_that_stops_loses_nothing(port: int) -> None:
+def test_an_answer_larger_than_the_kernel_takes_at_once(port: int) -> None:
+    data = post_bytes("/tokenize", {"prompt": words(400_000), "return_token_strs": True})
     with connect(port) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
-        body = chat(20, "slow", stream=True, ignore_eos=True, max_tokens=1_500)
-        sock.sendall(post_bytes(CHAT, body, "connection: close\r\n"))
-        page = f"http://127.0.0.1:{port}/metrics"
-        assert b"200 OK" in sock.recv(100)
-        until(lambda: samples(httpx.get(page).text)["vllm:num_requests_running", ()] == 0)
+        sock.sendall(data + b"GET /version HTTP/1.1\r\nconnection: close\r\n\r\n")
+        until(lambda: len(sock.recv(1 << 20, socket.MSG_PEEK)) > 1000)
         received = read_all(sock)
-    assert received.count(b'"delta":{"content":') == 1_500
-    assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert len(received) > 7_000_000
+    _, first, second = received.split(b"HTTP/1.1 200 OK\r\n")
+    said = json.loads(first.partition(b"\r\n\r\n")[2])
+    assert len(said["tokens"]) == len(said["token_strs"]) == 400_000
+    assert b"simulated endpoint" in second
+
+
+class FullTransport:
+    """A transport of which the kernel has not yet taken everything."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.buffered = b"earlier"
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        return self.sock
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.buffered)
+
+    def write(self, data: bytes) -> None:
+        self.buffered += data
+
+
+def test_a_write_never_overtakes_what_is_buffered() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, connect(listener.getsockname()[1]) as sock:
+        transport = FullTransport(sock)
+        connection = mock_http.Connection(lambda request, connection: None, set())
+        connection.connection_made(cast(asyncio.Transport, transport))
+        connection.write(b" later")
+        assert transport.buffered == b"earlier later"
 
 
 def test_profiles_and_their_changes() -> None:
@@ -269,6 +304,7 @@ def test_the_child_process_ends_with_its_parents_pipe(tmp_path: Path) -> None:
         port = json.loads(child.stdout.readline())["port"]
         model = httpx.get(f"http://127.0.0.1:{port}/v1/models").json()["data"][0]
         assert (model["id"], model["max_model_len"]) == ("agentx-small", 4_096)
+        httpx.post(f"http://127.0.0.1:{port}{CHAT}", json=chat(20, max_tokens=1)).raise_for_status()
         assert child.stdin is not None
         with connect(port) as sock:
             sock.sendall(post_bytes(CHAT, chat(20, stream=True, ignore_eos=True)))
@@ -277,7 +313,7 @@ def test_the_child_process_ends_with_its_parents_pipe(tmp_path: Path) -> None:
             assert child.wait(5) == 0
         assert child.stderr is not None
         assert child.stderr.read() == b""
-    assert [entry["aborted"] for entry in truth_of(truth)] == [True]
+    assert [entry["aborted"] for entry in truth_of(truth)] == [False, True]
 
 
 def test_start_up_errors_are_one_line(port: int, tmp_path: Path) -> None:
