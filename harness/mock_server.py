@@ -62,8 +62,12 @@ def configure(
     if profile not in PROFILES:
         raise UserError(f"profile {profile} is not known", remedy=f"choose one of: {', '.join(PROFILES)}")
     base = PROFILES[profile]
-    size, blocks = block_size or base.block_size, cache_blocks or base.cache_blocks
-    length = max_model_len or min(base.max_model_len, size * blocks)
+    size = base.block_size if block_size is None else block_size
+    blocks = base.cache_blocks if cache_blocks is None else cache_blocks
+    length = min(base.max_model_len, size * blocks) if max_model_len is None else max_model_len
+    for option, value in (("--block-size", size), ("--cache-blocks", blocks), ("--max-model-len", length)):
+        if value < 1:
+            raise UserError(f"{option} {value}", remedy="give at least 1")
     if length > size * blocks:
         raise UserError(
             f"--max-model-len {length} does not fit into {blocks} cache blocks of {size} tokens",

@@ -26,7 +26,7 @@ def mock_command(
     block_size: Annotated[int | None, typer.Option(help="Tokens per block.", min=1)] = None,
     max_model_len: Annotated[
         str | None,
-        typer.Option(help="Longest prompt and answer together (128k); default: what the cache holds."),
+        typer.Option(help="Longest prompt and answer together (128k); default: the profile's."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model served.")] = None,
     truth: Annotated[

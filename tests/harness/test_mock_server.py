@@ -283,6 +283,10 @@ def test_profiles_and_their_changes() -> None:
     assert configure(block_size=16, max_model_len=1_000).profile.max_model_len == 1_000
     with pytest.raises(UserError, match="choose one of: small, large"):
         configure("huge")
+    with pytest.raises(UserError, match="--cache-blocks 0; give at least 1"):
+        configure(cache_blocks=0)
+    with pytest.raises(UserError, match="--max-model-len 0; give at least 1"):
+        configure(max_model_len=0)
     with pytest.raises(UserError, match=r"--max-model-len 6401 .* give --cache-blocks 101"):
         configure(cache_blocks=100, max_model_len=6_401)
 
