@@ -15,6 +15,7 @@ from replay.chat_shape import ChatShape, measure_shape
 from replay.endpoint import Endpoint
 from replay.tokens import (
     LocalCounter,
+    Refused,
     ServerCounter,
     TextCounter,
     TokenCounter,
@@ -49,6 +50,8 @@ class Probed:
     doubt: str | None
     """Why prompt sizes can't be promised; None when they were measured."""
     body: BodyFormat
+    cost: UsageCounter
+    """Counts what the probe itself sent: not part of the run, but part of the server's counters."""
 
     def fingerprint(self) -> dict[str, Any]:
         """What run.json says of the server."""
@@ -62,6 +65,12 @@ class Probed:
             "chat_template_tokens": asdict(self.shape),
             "prompt_sizes_doubt": self.doubt,
             "request_fields": asdict(self.body),
+            "probe": {
+                "requests": self.cost.requests,
+                "prompt_tokens": self.cost.prompt_tokens,
+                "output_tokens": self.cost.output_tokens,
+                "cached_tokens": self.cost.cached_tokens,
+            },
         }
 
 
@@ -78,7 +87,8 @@ def probe(
     with control_client(endpoint) as http:
         models = _wait_ready(http, endpoint, ready_timeout_s, quiet=quiet)
         name, max_len = _choose_model(models, model, endpoint)
-        counter, server = _counters(http, name, tokenizer)
+        usage = UsageCounter(http, name)
+        counter, server = _counters(http, name, tokenizer, usage)
         words, shape, doubt = _measure(counter, server, tool_messages, chosen=tokenizer is not None)
         if doubt and not quiet:
             print(f"agentx: {doubt}", file=sys.stderr, flush=True)
@@ -91,7 +101,8 @@ def probe(
             words=words,
             shape=shape,
             doubt=doubt,
-            body=_negotiate(http, name, words),
+            body=_negotiate(usage, name, words),
+            cost=usage,
         )
 
 
@@ -170,10 +181,11 @@ def _choose_model(models: list[dict[str, Any]], wanted: str | None, endpoint: En
     return wanted, int(length) if isinstance(length, int) and length > 0 else None
 
 
-def _counters(http: httpx.Client, model: str, choice: str | None) -> tuple[TextCounter, TokenCounter]:
+def _counters(
+    http: httpx.Client, model: str, choice: str | None, usage: UsageCounter
+) -> tuple[TextCounter, TokenCounter]:
     """Who says which words are one token, and who counts as the server does."""
-    usage = UsageCounter(http, model)
-    route = ServerCounter.detect(http, model) if choice != "usage" else None
+    route = ServerCounter.detect(http, model, usage) if choice != "usage" else None
     if choice == "server" and route is None:
         raise UserError("--tokenizer server: the endpoint has no tokenize route", remedy="use --tokenizer usage or DIR")
     server: TokenCounter = route or usage
@@ -219,27 +231,21 @@ def _server_block(http: httpx.Client) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-def _negotiate(http: httpx.Client, model: str, words: WordTable) -> BodyFormat:
-    """The fullest set of fields that the server takes: forced length first, then without what it refuses."""
+def _negotiate(usage: UsageCounter, model: str, words: WordTable) -> BodyFormat:
+    """The fullest set of fields that the server takes: a forced length first, then without what it refuses."""
     message = {"role": "user", "content": "".join(words.words[:4])}
-    last = ""
+    last: Refused | None = None
     for length_field in ("max_tokens", "max_completion_tokens"):
         for ignore_eos, min_tokens in ((True, True), (True, False), (False, True), (False, False)):
-            body = BodyFormat(model, length_field, ignore_eos, min_tokens)
-            fields = {"model": model, "messages": [message], "stream": False, length_field: 2}
+            fields: dict[str, Any] = {"messages": [message], length_field: 2}
             fields |= {"ignore_eos": True} if ignore_eos else {}
             fields |= {"min_tokens": 2} if min_tokens else {}
             try:
-                response = http.post("/v1/chat/completions", json=fields)
-            except httpx.HTTPError as error:
-                raise UserError(
-                    f"the endpoint did not answer a first request: {error}",
-                    remedy="look at the server's log",
-                    exit_code=EXIT_ENDPOINT,
-                ) from error
-            if response.status_code == 200:
-                return body
-            last = f"HTTP {response.status_code}: {response.text[:200]}"
-            if response.status_code not in (400, 422):
-                break
+                usage.ask(fields)
+            except Refused as error:
+                last = error
+                if error.status not in (400, 422):
+                    break
+            else:
+                return BodyFormat(model, length_field, ignore_eos, min_tokens)
     raise UserError(f"the endpoint refuses chat completions: {last}", remedy="check --model", exit_code=EXIT_ENDPOINT)

@@ -44,7 +44,11 @@ class TokenCounter(TextCounter, Protocol):
 
 
 class Refused(Exception):
-    """The server does not take these messages (4xx)."""
+    """The server does not take a request (4xx or 5xx); `status` is its answer's."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class UsageCounter:
@@ -56,19 +60,34 @@ class UsageCounter:
         self._http = http
         self._model = model
         self._base: int | None = None
+        self.requests = self.prompt_tokens = self.output_tokens = self.cached_tokens = 0
+        """What the probe itself has cost the server, by its own usage."""
 
     def count_messages(self, messages: Sequence[dict[str, Any]]) -> int:
         """See TokenCounter."""
-        fields = {"model": self._model, "messages": list(messages), "max_tokens": 1, "stream": False}
-        response = _post(self._http, "/v1/chat/completions", fields)
-        try:
-            return int(response.json()["usage"]["prompt_tokens"])
-        except (ValueError, KeyError, TypeError) as error:
+        counted = self.ask({"messages": list(messages), "max_tokens": 1})
+        if counted is None:
             raise UserError(
                 "the endpoint reports no usage, so prompt tokens can't be known",
                 remedy="switch usage on at the server",
                 exit_code=EXIT_ENDPOINT,
-            ) from error
+            )
+        return counted
+
+    def ask(self, fields: dict[str, Any]) -> int | None:
+        """Send a chat completion that does not stream; its prompt tokens, None without usage. Raises Refused."""
+        response = _post(self._http, "/v1/chat/completions", {"model": self._model, "stream": False, **fields})
+        self.requests += 1
+        try:
+            usage = response.json()["usage"]
+            prompt, output = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        self.prompt_tokens += prompt
+        self.output_tokens += output
+        details = usage.get("prompt_tokens_details")
+        self.cached_tokens += (details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
+        return prompt
 
     def count_text(self, text: str) -> int:
         """Tokens of a user message's content. What the template adds is the same twice, so it falls out."""
@@ -93,10 +112,10 @@ class ServerCounter:
         self._takes_messages = True
 
     @classmethod
-    def detect(cls, http: httpx.Client, model: str) -> ServerCounter | None:
+    def detect(cls, http: httpx.Client, model: str, usage: UsageCounter) -> ServerCounter | None:
         """The counter of a server that has a tokenize route, else None."""
         for route in ("/tokenize", "/v1/tokenize"):
-            counter = cls(http, model, route, UsageCounter(http, model))
+            counter = cls(http, model, route, usage)
             try:
                 if counter.count_text(" the of") > 0:
                     return counter
@@ -187,7 +206,7 @@ def _post(http: httpx.Client, route: str, fields: dict[str, Any]) -> httpx.Respo
             f"POST {route}: {error or type(error).__name__}", remedy="look at the server's log", exit_code=EXIT_ENDPOINT
         ) from error
     if response.status_code >= 400:
-        raise Refused(f"POST {route}: HTTP {response.status_code}: {response.text[:200]}")
+        raise Refused(f"POST {route}: HTTP {response.status_code}: {response.text[:200]}", response.status_code)
     return response
 
 
@@ -245,13 +264,12 @@ def _halve(counter: TextCounter, words: Sequence[str], excess: int | None) -> li
 
 
 def _excess(counter: TextCounter, words: Sequence[str]) -> int:
-    """Tokens beyond one per word, for the words with a space ahead and, a line each, without.
+    """Tokens beyond one per word, for the words with a space ahead and then, a line each, without: one count for both.
 
-    Counts can't hide each other: no word is less than one token in either form.
+    Excesses can't hide each other: neither a word nor a line end is less than one token.
     """
-    spaced = counter.count_text("".join(f" {word}" for word in words))
-    bare = counter.count_text("\n".join(words))
-    return (spaced - len(words)) + (bare - (2 * len(words) - 1))
+    text = "".join(f" {word}" for word in words) + "".join(f"\n{word}" for word in words)
+    return counter.count_text(text) - 3 * len(words)
 
 
 def verify_words(counter: TextCounter, table: WordTable) -> None:

@@ -25,7 +25,7 @@ def summarise(requests: Requests, trees: np.ndarray, client: np.ndarray, header:
     start = int(header.get("steady_start_ns") or 0)
     end = header.get("steady_end_ns")
     if end is None:
-        end = int(rows["done_ns"].max(initial=start))
+        end = max(int(rows["done_ns"].max(initial=start)), int(trees["ended_ns"].max(initial=start)))
     seconds = max(0.0, (end - start) * 1e-9)
     ok = requests.select(phase=Phase.STEADY, status=Status.OK)
     latency = _latency(requests, ok)
