@@ -269,9 +269,7 @@ class Connection:
         self._incoming.write(data)
         if self.state is State.OPENING:
             self._handshake()
-            if self.state is State.OPENING or self.state is State.CLOSED:
-                return
-        while self.state is not State.CLOSED:
+        while self.state in (State.IDLE, State.BUSY):
             try:
                 plain = self._tls.read(READ_BYTES)
             except ssl.SSLWantReadError:
@@ -283,7 +281,7 @@ class Connection:
                 self._eof()
                 return
             self._receive(plain)
-        if self.state is not State.CLOSED:
+        if self.state in (State.IDLE, State.BUSY):
             self._flush_tls()
 
     def _receive_tunnel(self, data: bytes) -> None:

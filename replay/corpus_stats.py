@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def infinite_cache_hits(corpus: Corpus) -> tuple[int, int, int]:
     blocks = (corpus.input_tokens // corpus.block_size).tolist()
     sizes = corpus.block_size.tolist()
     bounds = corpus.session_row.tolist()
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         seen = SeenBlocks()
         for row in (low + np.argsort(corpus.start_s[low:high], kind="stable")).tolist():
             begin, end = offsets[row], offsets[row + 1]

@@ -69,7 +69,10 @@ class _Session:
         """Rows ordered by lane and turn."""
         tape = _Tape(self.next_id)
         context = self.tools + self.system + int(self.rng.integers(200, 4_000))
-        clock, pause, children, main = 0.0, None, [], []
+        clock: float = 0.0
+        pause: float | None = None
+        children: list[tuple[int, float, list[Row]]] = []
+        main: list[Row] = []
         for turn in range(turns):
             if context > self.limit:
                 context = self.tools + self.system + int(self.rng.integers(2_000, 8_000))

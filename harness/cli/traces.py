@@ -53,7 +53,9 @@ def stats_command(
         print_stats(stats)
 
 
-@traces_app.command("synth", epilog="[bold]Example[/bold]\n\nagentx traces synth -o mine.parquet --sessions 100 --seed 1")
+@traces_app.command(
+    "synth", epilog="[bold]Example[/bold]\n\nagentx traces synth -o mine.parquet --sessions 100 --seed 1"
+)
 def synth_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Corpus file to write.")],
     sessions: Annotated[int, typer.Option(help="Number of sessions.", min=1)] = 24,

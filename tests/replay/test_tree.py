@@ -129,7 +129,9 @@ def text_of(body: bytes | bytearray) -> bytes:
 @st.composite
 def sessions(draw: st.DrawFn) -> list[dict[str, Any]]:
     """A session whose prompts grow, shrink, diverge and grow again, with partial tails."""
-    next_id, ids, rows, clock = 0, [], [], 0.0
+    ids: list[int] = []
+    rows: list[dict[str, Any]] = []
+    next_id, clock = 0, 0.0
     tokens = draw(st.integers(1, 300))
     for turn in range(draw(st.integers(1, 8))):
         blocks = tokens // 16
@@ -161,7 +163,7 @@ def test_any_session_is_exact_and_as_common_as_its_blocks(rows: list[dict[str, A
     for shape in (SHAPE, NO_TOOLS):
         check_session(corpus, 0, shape)
     tree = live(corpus, 0)
-    texts = []
+    texts: list[tuple[Step, bytes]] = []
     for step in tree.tree.steps:
         body = tree.render(step)
         for earlier, text in texts:
@@ -251,7 +253,7 @@ def test_another_salt_is_another_text() -> None:
 
 
 def test_fan_out_and_join_follow_the_recording(tmp_path: Path) -> None:
-    child = {"lane_id": "a1", "parent_lane_id": "main", "spawn_turn": 0, "join_turn": 2}
+    child: dict[str, Any] = {"lane_id": "a1", "parent_lane_id": "main", "spawn_turn": 0, "join_turn": 2}
     corpus = write_corpus(
         tmp_path / "c.parquet",
         [
@@ -304,7 +306,7 @@ def test_theoretical_hits_are_those_of_an_infinite_cache(tmp_path: Path) -> None
 
 
 def test_context_limit_ends_lanes_and_drops_orphans(tmp_path: Path) -> None:
-    child = {"lane_id": "a1", "parent_lane_id": "main", "spawn_turn": 1, "join_turn": None}
+    child: dict[str, Any] = {"lane_id": "a1", "parent_lane_id": "main", "spawn_turn": 1, "join_turn": None}
     corpus = write_corpus(
         tmp_path / "c.parquet",
         [

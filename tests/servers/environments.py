@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 VLLM_VERSION = "0.32.0"
 DYNAMO_VERSION = "1.6.1"
 _DYNAMO_NEEDS = (
-    "aiohttp", "certifi", "kubernetes>=32,<33", "msgspec", "numpy", "prometheus-client<1", "pydantic<=2.13.5", "pyzmq", "redis<9",
-    "tqdm", "transformers>=4.56", "typing-extensions", "uvloop", "zstandard<1",
+    "aiohttp", "certifi", "kubernetes>=32,<33", "msgspec", "numpy", "prometheus-client<1", "pydantic<=2.13.5", "pyzmq",
+    "redis<9", "tqdm", "transformers>=4.56", "typing-extensions", "uvloop", "zstandard<1",
 )  # fmt: skip
 
 
@@ -96,8 +95,3 @@ def _claim_name(python: str, name: str, version: str) -> None:
     folder = Path(site) / f"{name}-{version}.dist-info"
     folder.mkdir(exist_ok=True)
     (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-
-
-def python_tag() -> str:
-    """The running Python's platform tag, for skip reasons."""
-    return sysconfig.get_platform()

@@ -24,7 +24,11 @@ TEMPLATE = """\
 {{- '<|im_start|>assistant\\n' + (m.content or '') -}}
 {%- for c in m.tool_calls or [] -%}
 {{- '\\n<tool_call>\\n{"name": "' + c.function.name + '", "arguments": ' -}}
-{%- if c.function.arguments is string -%}{{- c.function.arguments -}}{%- else -%}{{- c.function.arguments | tojson -}}{%- endif -%}
+{%- if c.function.arguments is string -%}
+{{- c.function.arguments -}}
+{%- else -%}
+{{- c.function.arguments | tojson -}}
+{%- endif -%}
 {{- '}\\n</tool_call>' -}}
 {%- endfor -%}
 {{- '<|im_end|>\\n' -}}
@@ -72,7 +76,9 @@ def make_tokenizer(folder: Path) -> int:
     )
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
-    return int(tokenizer.token_to_id("<|im_end|>"))
+    end = tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
+    return int(end)
 
 
 def config(eos: int) -> Any:
