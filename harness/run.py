@@ -8,7 +8,6 @@ import resource
 import secrets
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +66,8 @@ class Finished:
 
     directory: Path
     summary: dict[str, Any]
-    interrupted: bool
+    signal: int | None
+    """The signal that interrupted the run, if one did."""
 
 
 def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finished:
@@ -92,10 +92,10 @@ def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finishe
         plan = _fit_model(corpus, plan, options.selection, found, quiet=options.quiet)
         record = RunRecord.create(options, corpus, plan, endpoint, found, command, salt=_salt(options))
         configs = _worker_configs(options, record, endpoint, found, plan, corpus)
-        interrupted = asyncio.run(_drive(options, record, configs))
+        received = asyncio.run(_drive(options, record, configs))
     summary = finalize(record.directory, record.header, keep_chunks=options.keep_chunks)
     record.finish(summary)
-    return Finished(record.directory, summary, interrupted)
+    return Finished(record.directory, summary, received)
 
 
 def _salt(options: RunOptions) -> str:
@@ -163,8 +163,8 @@ def _worker_configs(
     ]
 
 
-async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerConfig]) -> bool:
-    """Let the workers run; True when the user interrupted."""
+async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerConfig]) -> int | None:
+    """Let the workers run; the signal that interrupted them, if one did."""
     view = ProgressView(quiet=options.quiet, duration_s=options.duration_s, planned_trees=options.selection.sessions)
     pool = WorkerPool(configs, view.report)
     interrupts = Interrupts(pool, view)
@@ -195,7 +195,7 @@ async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerCon
         record.invalid(f"{cut} requests had not finished {options.drain_s:.0f} s after the end and were cancelled")
     if view.any("disk_full"):
         record.invalid("the disk was full: records may be missing")
-    return interrupts.count > 0
+    return interrupts.signal
 
 
 class Interrupts:
@@ -203,6 +203,7 @@ class Interrupts:
 
     def __init__(self, pool: WorkerPool, view: ProgressView) -> None:
         self.count = 0
+        self.signal: int | None = None
         self.first_ns: int | None = None
         self._pool = pool
         self._view = view
@@ -210,12 +211,12 @@ class Interrupts:
     def listen(self) -> None:
         """Install the handlers on the running loop."""
         loop = asyncio.get_running_loop()
-        handler: Callable[[], None] = self._interrupted
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, handler)
+            loop.add_signal_handler(number, self._interrupted, number)
 
-    def _interrupted(self) -> None:
+    def _interrupted(self, number: int) -> None:
         self.count += 1
+        self.signal = self.signal or number
         if self.count == 1:
             self.first_ns = monotonic_ns()
             self._view.note = "draining; once more to stop now"

@@ -21,6 +21,7 @@ from results.clock import ClockAnchor
 from results.errors import UserError
 from results.journal import write_header
 from results.records import SCHEMA_VERSION
+from results.redact import redact
 
 if TYPE_CHECKING:
     from harness.probe import Probed
@@ -84,7 +85,7 @@ class RunRecord:
             "schema": SCHEMA_VERSION,
             "run_id": run_id,
             "status": "running",
-            "command": command,
+            "command": [redact(argument) for argument in command],
             "packages": _versions(),
             "python": platform.python_version(),
             "seed": options.selection.seed,

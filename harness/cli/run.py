@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.common import app, parse_duration, parse_tokens
-from results.errors import EXIT_INTERRUPTED, EXIT_INVALID, UserError
+from results.errors import EXIT_INVALID, UserError
 
 API_KEY_VARIABLES = ("AGENTX_API_KEY", "OPENAI_API_KEY")
 
@@ -88,6 +88,7 @@ def run_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="No plan, no progress.")] = False,
 ) -> int:
     """Replay a corpus against a live endpoint, measure, and write one run directory."""
+    from hardware.engine.profiles import PROFILES
     from harness.run import RunOptions, run
     from harness.summary_view import print_summary
     from replay.endpoint import Limits
@@ -96,6 +97,8 @@ def run_command(
 
     if (endpoint is None) == (mock is None):
         raise UserError("run needs one endpoint", remedy="give --endpoint URL, or --mock for the simulated one")
+    if mock is not None:
+        _choice("--mock", mock, tuple(PROFILES))
     _choice("--messages", messages, ("plain", "tools"))
     _choice("--shared-prefix", shared_prefix, ("trace", "none"))
     seconds = parse_duration(duration) if duration else (None if sessions else 600.0)
@@ -130,8 +133,8 @@ def run_command(
     )
     finished = run(options, _api_key(api_key_file), sys.argv[1:])
     print_summary(finished.summary, finished.directory, as_json=as_json)
-    if finished.interrupted:
-        return EXIT_INTERRUPTED
+    if finished.signal is not None:
+        return 128 + finished.signal  # 130 for Ctrl-C, 143 for TERM, as a shell reports them
     return 0 if finished.summary["valid"] else EXIT_INVALID
 
 
