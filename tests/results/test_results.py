@@ -153,7 +153,11 @@ def test_p95_hits_that_the_run_cannot_have_caused_are_an_alarm(tmp_path: Path) -
 def test_a_shared_head_counts_from_the_second_session_on(tmp_path: Path) -> None:
     heads = {"key": [5, 5, 6], "tokens": [640, 640, 640]}
     run = Run(tmp_path, heads=heads, cache_block=128)
-    shared = {"flags": int(Flag.SHARED_HEAD), "planned_input_tokens": 5000, "theoretical_cached_tokens": 0}
+    shared: dict[str, Any] = {
+        "flags": int(Flag.SHARED_HEAD),
+        "planned_input_tokens": 5000,
+        "theoretical_cached_tokens": 0,
+    }
     run.request(sent=30, session=1, worker=1, **shared)
     run.request(sent=20, session=2, worker=0, **shared)
     run.request(sent=10, session=0, worker=0, **shared)
@@ -300,7 +304,7 @@ def reference_percentiles(offsets: list[list[int]]) -> list[tuple[float, float, 
     out: list[tuple[float, float, float] | None] = []
     for row in offsets:
         gaps = np.diff(np.array(row)) * 1e-7
-        out.append(None if not len(gaps) else (np.percentile(gaps, 50), np.percentile(gaps, 99), gaps.max()))
+        out.append(None if not len(gaps) else (percentile(gaps, 50), percentile(gaps, 99), float(gaps.max())))
     return out
 
 
