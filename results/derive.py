@@ -11,6 +11,7 @@ from results.journal import WorkerJournal
 from results.records import CHUNK_UNIT_NS, MISSING, REQUEST, Flag, Phase, Status
 
 NS = 1e-9
+OFFSET_LIMIT = np.iinfo(np.uint32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def derive(parts: list[WorkerJournal], header: dict[str, Any]) -> Requests:
         ttft_text_s=span(rows, "sent_ns", "first_text_ns"),
         e2e_s=span(rows, "sent_ns", "last_token_ns"),
         tpot_s=_tpot(rows),
-        full_response_itl_s=_per_token(rows, span(rows, "first_token_ns", "done_ns")),
+        full_response_itl_s=_full_response_itl(rows),
         itl_p50_s=p50,
         itl_p99_s=p99,
         itl_max_s=top,
@@ -97,19 +98,30 @@ def _tpot(rows: np.ndarray) -> np.ndarray:
     """Time per output token after the first chunk.
 
     (last - first) / (output tokens - 1); where running usage says how many tokens the first chunk held, its tokens are
-    not divided into the time after it. Unknown for fewer than two tokens, and when everything came in one chunk.
+    not divided into the time after it. Unknown for fewer than two tokens, and when everything came at one moment.
     """
     first = np.where(rows["first_chunk_tokens"] > 0, rows["first_chunk_tokens"], 1)
-    later = rows["output_tokens"].astype(np.float64) - first
-    seconds = span(rows, "first_token_ns", "last_token_ns")
-    later[(later <= 0) | (rows["output_chunks"] < 2)] = np.nan
+    return _per_token(rows, span(rows, "first_token_ns", "last_token_ns"), first)
+
+
+def _full_response_itl(rows: np.ndarray) -> np.ndarray:
+    """(end of the response - first token) / (output tokens - 1), as InferenceX defines it; unknown like `_tpot`."""
+    return _per_token(rows, span(rows, "first_token_ns", "done_ns"), 1)
+
+
+def _per_token(rows: np.ndarray, seconds: np.ndarray, first: np.ndarray | int) -> np.ndarray:
+    later = counted_output(rows) - first
+    # One chunk, or all chunks in one segment: nothing was seen of the decoding, a zero would read as infinite speed.
+    unseen = (rows["output_chunks"] < 2) | (rows["last_token_ns"] <= rows["first_token_ns"])
+    later[~(later > 0) | unseen] = np.nan
     return np.asarray(seconds / later)
 
 
-def _per_token(rows: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    later = rows["output_tokens"].astype(np.float64) - 1
-    later[later < 1] = np.nan
-    return np.asarray(seconds / later)
+def counted_output(rows: np.ndarray) -> np.ndarray:
+    """Output tokens as float64, NaN where the server did not say or its own chunks contradict it."""
+    tokens = as_float(rows, "output_tokens")
+    tokens[(rows["flags"] & Flag.USAGE_MISMATCH) != 0] = np.nan
+    return tokens
 
 
 def _gaps(parts: list[WorkerJournal]) -> tuple[np.ndarray, np.ndarray]:
@@ -121,7 +133,7 @@ def _gaps(parts: list[WorkerJournal]) -> tuple[np.ndarray, np.ndarray]:
         owner = np.repeat(np.arange(len(counts)), counts)
         within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         offsets = np.asarray(part.chunks)[np.repeat(starts, counts) + within]
-        same = owner[1:] == owner[:-1]
+        same = (owner[1:] == owner[:-1]) & (offsets[1:] != OFFSET_LIMIT)  # at the limit the time is not known
         # int64 first: kernel stamps of two segments may be equal, never decreasing, but a step of the clock can be.
         delta = np.diff(offsets.astype(np.int64))[same]
         gaps.append((np.maximum(delta, 0) * (CHUNK_UNIT_NS * NS)).astype(np.float32))

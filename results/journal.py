@@ -2,14 +2,17 @@
 
 Per worker there are four plain files of rows (`results.records`): requests, trees, client samples, and chunk arrival
 offsets that request rows point into. Chunks are written before the requests that point at them; a row cut by a crash is
-dropped when reading.
+dropped when reading. A writer holds a shared lock on its requests file, which ends with its process however that ends.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,11 @@ class _RowFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.buffer = bytearray()
 
+    def lock(self) -> None:
+        """Show other processes that the file is being written, where the file system can."""
+        with suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
     def flush(self) -> bool:
         """Write what waits; False when the disk took not all of it (the rest is kept and tried again)."""
         while self.buffer:
@@ -63,12 +71,14 @@ class _RowFile:
 
 
 class JournalWriter:
-    """One worker's part of the journal."""
+    """One worker's part of the journal. `secrets` are blotted out of error texts, wherever they stand."""
 
-    def __init__(self, directory: Path, worker: int) -> None:
+    def __init__(self, directory: Path, worker: int, *, secrets: Sequence[str] = ()) -> None:
         self._files = {
             kind: _RowFile(directory / f"w{worker}.{kind}") for kind in ("chunks", "requests", "trees", "client")
         }
+        self._files["requests"].lock()
+        self._secrets = secrets
         self._chunks = self._files["chunks"].buffer
         self._requests = self._files["requests"].buffer
         self._trees = self._files["trees"].buffer
@@ -87,7 +97,7 @@ class JournalWriter:
 
     def request(self, *, error: str, **row: int) -> None:
         """Append a request; the fields of `records.REQUEST` by name, `error` as text (redacted and cut here)."""
-        row["error"] = cut(redact(error), ERROR_BYTES) if error else b""  # type: ignore[assignment]
+        row["error"] = cut(redact(error, self._secrets), ERROR_BYTES) if error else b""  # type: ignore[assignment]
         self._requests += self._pack_request(*[row[name] for name in self._request_names])
 
     def tree(self, **row: int) -> None:
@@ -99,14 +109,18 @@ class JournalWriter:
         self._client += self._pack_client(*[row[name] for name in self._client_names])
 
     def flush(self) -> bool:
-        """Write everything that waits; False when the disk is full (nothing is lost yet)."""
-        return not sum(not file.flush() for file in self._files.values())
+        """Write everything that waits; False when the disk is full (nothing is lost yet).
 
-    def close(self) -> None:
-        """Flush and close."""
-        self.flush()
+        Stops at the first file that could not be written: rows must not point at chunks that are not there.
+        """
+        return all(file.flush() for file in self._files.values())
+
+    def close(self) -> bool:
+        """Flush and close; False when rows were lost because the disk is full."""
+        written = self.flush()
         for file in self._files.values():
             file.close()
+        return written
 
 
 def write_header(directory: Path, header: dict[str, Any]) -> None:
@@ -127,7 +141,7 @@ def read_header(directory: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WorkerJournal:
-    """One worker's rows, mapped. `torn` counts rows cut by a crash, of any kind."""
+    """One worker's rows, mapped. `torn` counts rows cut by a crash, and requests that lost chunks."""
 
     worker: int
     requests: np.ndarray
@@ -135,6 +149,19 @@ class WorkerJournal:
     client: np.ndarray
     chunks: np.ndarray
     torn: int
+
+
+def is_written(directory: Path) -> bool:
+    """Whether a process still writes this journal."""
+    for path in directory.glob("w*.requests"):
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:  # a file system without locks
+                continue
+    return False
 
 
 def read_journal(directory: Path) -> list[WorkerJournal]:
@@ -155,9 +182,9 @@ def _read_worker(directory: Path, worker: int) -> WorkerJournal:
     requests = arrays["requests"]
     reach = requests["chunk_start"] + requests["chunk_count"]
     if len(requests) and int(reach.max()) > len(arrays["chunks"]):
-        # Chunks are written first; this is a damaged file. What is there stays, what is not is not invented.
+        # Chunks are written first, so this file was damaged. What is there stays.
+        there = np.clip(len(arrays["chunks"]) - requests["chunk_start"], 0, requests["chunk_count"])
+        torn += int((there < requests["chunk_count"]).sum())
         requests = requests.copy()
-        beyond = reach > len(arrays["chunks"])
-        requests["chunk_count"][beyond] = 0
-        torn += int(beyond.sum())
+        requests["chunk_count"] = there
     return WorkerJournal(worker, requests, arrays["trees"], arrays["client"], arrays["chunks"], torn)

@@ -48,6 +48,6 @@ def reciprocals(latency: dict[str, Any], scale: float = 1.0) -> dict[str, float 
     return out
 
 
-def ratio(part: float, whole: float) -> float | None:
-    """part / whole, null when there is no whole."""
-    return part / whole if whole > 0 and math.isfinite(part) else None
+def ratio(part: float | None, whole: float) -> float | None:
+    """part / whole, null when there is no whole or the part is not known."""
+    return part / whole if part is not None and whole > 0 and math.isfinite(part) else None

@@ -89,7 +89,7 @@ def _flag_lists(flags: np.ndarray) -> pa.Array:
 
 
 def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
-    """requests.parquet (CONTRACT.md), ordered by send time."""
+    """requests.parquet, ordered by send time."""
     r = requests.rows
     seconds = {
         "send_lag_s": span(r, "scheduled_ns", "sent_ns"),
