@@ -37,11 +37,7 @@ class EventParser:
     @property
     def idle(self) -> bool:
         """Whether the next byte begins an event."""
-        return not (self._tail or self._data or self._name or self._skip_lf) and self._started
-
-    def skip(self) -> None:
-        """A whole event was recognised without this parser."""
-        self._started = True
+        return not (self._tail or self._data or self._name or self._skip_lf)
 
     def feed(self, data: bytes) -> list[Event]:
         """Events completed by `data`."""

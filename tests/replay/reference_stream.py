@@ -31,7 +31,8 @@ def events_of(data: bytes) -> list[tuple[str, bytes]]:
     if data[:3] == b"\xef\xbb\xbf":
         data = data[3:]
     out: list[tuple[str, bytes]] = []
-    name, parts = "", []
+    name = ""
+    parts: list[bytes] = []
     for line in [*lines_of(data), b""]:
         if line == b"":
             if parts or name:
