@@ -105,7 +105,7 @@ def _tpot(rows: np.ndarray) -> np.ndarray:
 
 
 def _full_response_itl(rows: np.ndarray) -> np.ndarray:
-    """(end of the response - first token) / (output tokens - 1), as InferenceX defines it; unknown like `_tpot`."""
+    """(end of the response - first token) / (output tokens - 1); unknown when `_tpot` is."""
     return _per_token(rows, span(rows, "first_token_ns", "done_ns"), 1)
 
 

@@ -13,33 +13,51 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from results.derive import Requests, as_float, busy_seconds, derive, span
+from results.errors import UserError
 from results.journal import WorkerJournal, read_journal
 from results.records import CHUNK_UNIT_NS, CLIENT, MISSING, TREE, Finish, Flag, Phase, Status, TreeEnd
 from results.summary import summarise, tree_index
 
 
 def finalize(run_dir: Path, header: dict[str, Any], *, keep_chunks: bool) -> dict[str, Any]:
-    """Write the Parquet files and summary.json of a run from its journal, then empty the journal; returns the summary.
+    """Write the Parquet files and summary.json of a run from its journal, then remove the journal; returns the summary.
 
-    Every file appears under its name only when it is complete.
+    Every file appears under its name only when it is complete. UserError when they can't be written: the journal stays.
     """
     journal = run_dir / "journal"
     parts = read_journal(journal)
     requests = derive(parts, header)
     trees, tree_worker = _join(parts, "trees", TREE)
     client, client_worker = _join(parts, "client", CLIENT)
-    summary = summarise(requests, trees, client, header)
-    table = requests_table(requests, header)
-    _write(table, run_dir / "requests.parquet")
-    _write(sessions_table(requests, trees, tree_worker, header), run_dir / "sessions.parquet")
-    _write(client_table(client, client_worker, header), run_dir / "client.parquet")
-    if keep_chunks:
-        _write_chunks(parts, header, run_dir / "chunks.parquet")
-    temporary = run_dir / "summary.json.tmp"
-    temporary.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
-    temporary.replace(run_dir / "summary.json")
-    shutil.rmtree(journal)
+    torn = sum(part.torn for part in parts)
+    summary = summarise(requests, trees, {part.worker: part.client for part in parts}, header, torn=torn)
+    try:
+        _write(requests_table(requests, header), run_dir / "requests.parquet")
+        _write(sessions_table(requests, trees, tree_worker, header), run_dir / "sessions.parquet")
+        _write(client_table(client, client_worker, header), run_dir / "client.parquet")
+        if keep_chunks:
+            _write_chunks(parts, header, run_dir / "chunks.parquet")
+        write_json(run_dir / "summary.json", summary)
+    except OSError as error:
+        remedy = f"nothing is lost: make room, then run `agentx recover {run_dir}`"
+        raise UserError(f"{run_dir}: the results could not be written: {error}", remedy=remedy) from error
+    remove_journal(run_dir)
     return summary
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    """Replace a JSON file; readers see the old or the new one, never half of it."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    temporary.replace(path)
+
+
+def remove_journal(run_dir: Path) -> None:
+    """Remove the journal, or what a crash in here left of it."""
+    journal, used = run_dir / "journal", run_dir / "journal.used"
+    if journal.is_dir():
+        journal.rename(used)  # at once: half a journal would be recovered over the complete results
+    shutil.rmtree(used, ignore_errors=True)
 
 
 def _join(parts: list[WorkerJournal], kind: str, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,15 +153,22 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
 
 
 def sessions_table(requests: Requests, trees: np.ndarray, worker: np.ndarray, header: dict[str, Any]) -> pa.Table:
-    """sessions.parquet: one row per session tree that ended."""
+    """sessions.parquet: one row per session tree that ended.
+
+    Tokens and times are sums over the answers with status ok, null where one of them does not say.
+    """
     rows = requests.rows
     index = tree_index(rows, trees)
     mine = index >= 0
+    answered = mine & (rows["status"] == Status.OK)
     wall = (trees["ended_ns"] - trees["started_ns"]) * 1e-9
     busy = busy_seconds(index, rows, len(trees))
 
+    def count(mask: np.ndarray) -> pa.Array:
+        return _integers(np.bincount(index[mine & mask], minlength=len(trees)))
+
     def total(values: np.ndarray) -> np.ndarray:
-        return np.bincount(index[mine], weights=np.nan_to_num(values[mine]), minlength=len(trees))
+        return np.bincount(index[answered], weights=values[answered], minlength=len(trees))
 
     status = rows["status"]
     return pa.table(
@@ -159,12 +184,10 @@ def sessions_table(requests: Requests, trees: np.ndarray, worker: np.ndarray, he
             "wall_s": _floats(wall),
             "planned_requests": _integers(trees["planned_requests"]),
             "sent_requests": _integers(trees["sent_requests"]),
-            "ok_requests": _integers(total((status == Status.OK) * 1.0).astype(np.int64)),
-            "failed_requests": _integers(
-                total(((status != Status.OK) & (status != Status.CANCELLED)) * 1.0).astype(np.int64)
-            ),
+            "ok_requests": count(status == Status.OK),
+            "failed_requests": count((status != Status.OK) & (status != Status.CANCELLED)),
             **{
-                name: _integers(total(as_float(rows, name)).astype(np.int64))
+                name: _floats(total(as_float(rows, name))).cast(pa.int64())
                 for name in ("input_tokens", "output_tokens", "cached_tokens")
             },
             "prefill_s": _floats(total(requests.ttft_s)),

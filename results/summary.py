@@ -1,8 +1,8 @@
-"""summary.json: the aggregates of one run (keys in CONTRACT.md). Pure: columns in, a dict out.
+"""summary.json: the aggregates of one run . Pure: columns in, a dict out.
 
 Latency is over the requests *sent* in the steady window and answered well, also where the answer ended after it.
 Throughput counts tokens by their own time: prompt tokens when the first token came, output tokens evenly between first
-and last token, each only as far as it lies in the window.
+and last token, each only as far as it lies in the window. A figure that is not known is null, and `reasons` says why.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from typing import Any
 
 import numpy as np
 
-from results.derive import Requests, as_float, busy_seconds, window_share
+from results.derive import Requests, as_float, busy_seconds, counted_output, span, window_share
 from results.findings import Severity, find
-from results.records import MISSING, SCHEMA_VERSION, Phase, Status, TreeEnd
+from results.reasons import why_null
+from results.records import CLIENT, SCHEMA_VERSION, Phase, Status, TreeEnd
 from results.stats import distribution, ratio, reciprocals
 
-_LATER = "needs the server's metrics, which this version does not collect"
 
+def summarise(
+    requests: Requests, trees: np.ndarray, clients: dict[int, np.ndarray], header: dict[str, Any], *, torn: int = 0
+) -> dict[str, Any]:
+    """All aggregates of a run.
 
-def summarise(requests: Requests, trees: np.ndarray, client: np.ndarray, header: dict[str, Any]) -> dict[str, Any]:
-    """All aggregates of a run. `trees` and `client` are rows of `records.TREE` and `records.CLIENT`, all workers."""
+    `trees` are rows of `records.TREE` of all workers, `clients` rows of `records.CLIENT` by worker, `torn` the number
+    of rows that a crash cut.
+    """
     rows = requests.rows
-    start = int(header.get("steady_start_ns") or 0)
-    end = header.get("steady_end_ns")
-    if end is None:
-        end = max(int(rows["done_ns"].max(initial=start)), int(trees["ended_ns"].max(initial=start)))
-    seconds = max(0.0, (end - start) * 1e-9)
+    last = max(int(rows["done_ns"].max(initial=0)), int(trees["ended_ns"].max(initial=0)))
+    start, end = _window(header, last)
+    seconds = (end - start) * 1e-9
     ok = requests.select(phase=Phase.STEADY, status=Status.OK)
     latency = _latency(requests, ok)
-    last = int(rows["done_ns"].max(initial=0))
     summary: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "run_id": header["run_id"],
@@ -48,19 +50,32 @@ def summarise(requests: Requests, trees: np.ndarray, client: np.ndarray, header:
             "full_response": reciprocals(latency["full_response_itl_s"]),
             "e2e_normalised": reciprocals(distribution(_e2e_per_token(requests)[ok])),
         },
-        "throughput": _throughput(requests, start, end, seconds, header.get("num_gpus")),
-        "tokens": {name: distribution(as_float(rows[ok], f"{name}_tokens")) for name in ("input", "output", "cached")},
+        "throughput": _throughput(requests, start, end, last, header.get("num_gpus")),
+        "tokens": _tokens(rows[ok]),
         "cache": _cache(rows[ok]),
         "jobs": _jobs(requests, trees, start, end, seconds),
         "power": dict.fromkeys(("watts_mean", "joules", "joules_per_output_token", "joules_per_total_token", "source")),
-        "client": _client(requests, client, start, end),
+        "client": _client(requests, clients, start, end),
     }
-    _explain_nulls(summary, header)
-    for finding in find(requests, summary, header):
+    summary["reasons"] = why_null(summary)
+    for finding in find(requests, summary, header, torn):
         key = "invalid_reasons" if finding.severity is Severity.INVALID else "warnings"
         summary[key].append(str(finding))
     summary["valid"] = not summary["invalid_reasons"]
     return summary
+
+
+def _window(header: dict[str, Any], last_ns: int) -> tuple[int, int]:
+    """[start, end) of the steady window.
+
+    It ends where the header says, or else with the planned duration, which is all that a killed run knows; never after
+    the last event: a run that had nothing more to do was not idle, it was over.
+    """
+    start = int(header.get("steady_start_ns") or 0)
+    end, duration = header.get("steady_end_ns"), header.get("duration_s")
+    if end is None and duration is not None:
+        end = round(duration * 1e9)
+    return start, max(start, last_ns + 1 if end is None else min(int(end), last_ns + 1))
 
 
 def _counts(rows: np.ndarray) -> dict[str, Any]:
@@ -81,7 +96,7 @@ def _counts(rows: np.ndarray) -> dict[str, Any]:
 
 
 def _e2e_per_token(requests: Requests) -> np.ndarray:
-    tokens = as_float(requests.rows, "output_tokens")
+    tokens = counted_output(requests.rows)
     tokens[~(tokens > 0)] = np.nan
     return np.asarray(requests.e2e_s / tokens)
 
@@ -93,31 +108,38 @@ def _latency(requests: Requests, ok: np.ndarray) -> dict[str, dict[str, Any]]:
         "e2e_s": distribution(requests.e2e_s[ok]),
         "itl_s": distribution(requests.gaps_s[ok[requests.gap_row]]),
         "full_response_itl_s": distribution(requests.full_response_itl_s[ok]),
-        "ttft_from_due_s": distribution((requests.ttft_s + _lag(requests.rows))[ok]),
+        "ttft_from_due_s": distribution(span(requests.rows, "scheduled_ns", "first_token_ns")[ok]),
     }
 
 
-def _lag(rows: np.ndarray) -> np.ndarray:
-    lag = (rows["sent_ns"] - rows["scheduled_ns"]) * 1e-9
-    lag[rows["sent_ns"] == MISSING] = np.nan
-    return np.asarray(lag)
+def _tokens(ok: np.ndarray) -> dict[str, dict[str, Any]]:
+    out = {name: distribution(as_float(ok, f"{name}_tokens")) for name in ("input", "output", "cached", "reasoning")}
+    chunks = as_float(ok, "output_chunks")
+    chunks[~(chunks > 0)] = np.nan
+    return {**out, "per_chunk": distribution(counted_output(ok) / chunks)}
 
 
-def _throughput(requests: Requests, start: int, end: int, seconds: float, gpus: int | None) -> dict[str, Any]:
-    rows = requests.rows
+def _throughput(requests: Requests, start: int, end: int, last: int, gpus: int | None) -> dict[str, Any]:
+    rates = _rates(requests.rows, start, end)
+    per_gpu = {name: value / gpus if gpus and value is not None else None for name, value in rates.items()}
+    return {**rates, "per_gpu": per_gpu, "whole_run": _rates(requests.rows, 0, last + 1)}
+
+
+def _rates(rows: np.ndarray, start: int, end: int) -> dict[str, float | None]:
+    """Tokens and requests per second within [start, end), all rates over the same answers and the same seconds."""
+    seconds = (end - start) * 1e-9
     good = rows["status"] == Status.OK
     first = rows["first_token_ns"]
-    # A window that ends with the run's last answer includes it.
-    inside = good & (first >= start) & (first <= end)
-    share = np.nan_to_num(window_share(rows, start, end + 1))
+    inside = good & (first >= start) & (first < end)
+    share = np.nan_to_num(window_share(rows, start, end))
     inputs, cached = as_float(rows, "input_tokens"), as_float(rows, "cached_tokens")
     outputs = as_float(rows, "output_tokens")
     known = inside & np.isfinite(inputs) & np.isfinite(cached)
     input_rate = _rate(inputs[inside], seconds)
     output_rate = _rate((outputs * share)[good & (share > 0)], seconds)
     cached_rate = _rate(cached[known], seconds) if known.any() else None
-    done = good & (rows["done_ns"] >= start) & (rows["done_ns"] <= end)
-    rates = {
+    done = good & (rows["done_ns"] >= start) & (rows["done_ns"] < end)
+    return {
         "input_tok_s": input_rate,
         "output_tok_s": output_rate,
         "total_tok_s": None if input_rate is None or output_rate is None else input_rate + output_rate,
@@ -125,8 +147,6 @@ def _throughput(requests: Requests, start: int, end: int, seconds: float, gpus: 
         "computed_input_tok_s": _rate((inputs - cached)[known], seconds) if known.any() else None,
         "requests_s": ratio(float(done.sum()), seconds),
     }
-    per_gpu = {name: value / gpus if gpus and value is not None else None for name, value in rates.items()}
-    return {**rates, "per_gpu": per_gpu}
 
 
 def _rate(tokens: np.ndarray, seconds: float) -> float | None:
@@ -165,7 +185,7 @@ def tree_index(rows: np.ndarray, trees: np.ndarray) -> np.ndarray:
 
 def _jobs(requests: Requests, trees: np.ndarray, start: int, end: int, seconds: float) -> dict[str, Any]:
     """The job's view: a job is a whole session tree, and counts only when it was finished in the window."""
-    done = (trees["end"] == TreeEnd.COMPLETED) & (trees["ended_ns"] >= start) & (trees["ended_ns"] <= end)
+    done = (trees["end"] == TreeEnd.COMPLETED) & (trees["ended_ns"] >= start) & (trees["ended_ns"] < end)
     wall = (trees["ended_ns"] - trees["started_ns"]) * 1e-9
     index = tree_index(requests.rows, trees)
     busy = busy_seconds(index, requests.rows, len(trees))
@@ -190,34 +210,23 @@ def _part(share: float, part: float, other: float) -> float | None:
     return None if split is None else share * split
 
 
-def _client(requests: Requests, client: np.ndarray, start: int, end: int) -> dict[str, Any]:
-    window = client[(client["t_ns"] > start) & (client["t_ns"] <= end)] if len(client) else client
-    lag = window["loop_lag_p99_ns"].astype(np.float64)
-    lag[lag < 0] = np.nan
-    top = window["loop_lag_max_ns"]
-    wall, cpu = float(window["wall_ns"].sum()), float(window["cpu_ns"].sum())
+def _client(requests: Requests, clients: dict[int, np.ndarray], start: int, end: int) -> dict[str, Any]:
+    steady = {w: rows[(rows["t_ns"] > start) & (rows["t_ns"] <= end)] for w, rows in clients.items()}
+    every = np.concatenate([np.zeros(0, CLIENT), *steady.values()])
+    shares = [ratio(float(rows["cpu_ns"].sum()), float(rows["wall_ns"].sum())) for rows in steady.values()]
+    used = [share for share in shares if share is not None]
+    rows = requests.rows[requests.rows["phase"] == Phase.STEADY]
     return {
-        "send_lag_s": distribution(_lag(requests.rows)),
-        "loop_lag_s": {
-            "p99_of_interval_max": float(np.nanmax(lag) * 1e-9) if np.isfinite(lag).any() else None,
-            "max": float(top.max() * 1e-9) if len(top) and top.max() >= 0 else None,
-        },
-        "cpu_util": ratio(cpu, wall),
-        "rss_bytes_max": int(window["rss_bytes"].max()) if len(window) else None,
+        "send_lag_s": distribution(span(rows, "scheduled_ns", "sent_ns")),
+        # The highest p99 of any sample is an upper bound of the window's p99.
+        "loop_lag_s": {"p99": _top(every["loop_lag_p99_ns"], 1e-9), "max": _top(every["loop_lag_max_ns"], 1e-9)},
+        "cpu_util": {"mean": sum(used) / len(used) if used else None, "max": max(used, default=None)},
+        "rss_bytes_max": _top(every["rss_bytes"], 1),
         "saturated": False,
     }
 
 
-def _explain_nulls(summary: dict[str, Any], header: dict[str, Any]) -> None:
-    """`reasons`: why a figure is null."""
-    reasons = summary["reasons"]
-    for name in ("device", "host", "lost_evicted", "lost_routing", "cold"):
-        reasons[f"cache.{name}"] = _LATER
-    if summary["cache"]["achieved"] is None:
-        reasons["cache.achieved"] = "the server's usage does not say cached tokens"
-    if not header.get("num_gpus"):
-        reasons["throughput.per_gpu"] = "the number of accelerators is not known"
-    reasons["power"] = "no power source is read by this version"
-    for name, stats in summary["latency"].items():
-        if not stats["n"]:
-            reasons[f"latency.{name}"] = "no request has this figure"
+def _top(values: np.ndarray, scale: float) -> float | None:
+    """The largest known value; null when none is known."""
+    known = values[values >= 0]
+    return known.max().item() * scale if len(known) else None

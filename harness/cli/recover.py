@@ -21,7 +21,9 @@ def recover_command(
 
     summary = recover(run)
     if summary is None:
-        typer.echo(f"{run}: nothing to recover, the run is complete")
+        typer.echo(f"{run}: nothing to recover, the run is complete", err=as_json)
+        if as_json:
+            typer.echo((run / "summary.json").read_text(), nl=False)
         return 0
     print_summary(summary, run, as_json=as_json)
     return 0
