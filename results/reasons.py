@@ -28,7 +28,7 @@ _FALLBACK = {"latency": _NO_ANSWER, "interactivity": _NO_ANSWER, "tokens": _NO_A
 
 
 def why_null(summary: dict[str, Any]) -> dict[str, str]:
-    """A reason for every null: by the key of the figure, or of its group where one reason is true of the whole group."""
+    """A reason for every null: by the key of the figure, or of its group where one reason covers it."""
     reasons: dict[str, str] = {}
     _collect(summary, "", reasons)
     return reasons
