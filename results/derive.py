@@ -112,7 +112,7 @@ def _full_response_itl(rows: np.ndarray) -> np.ndarray:
 def _per_token(rows: np.ndarray, seconds: np.ndarray, first: np.ndarray | int) -> np.ndarray:
     later = counted_output(rows) - first
     # One chunk, or all chunks in one segment: nothing was seen of the decoding, a zero would read as infinite speed.
-    unseen = (rows["output_chunks"] < 2) | (rows["last_token_ns"] <= rows["first_token_ns"])
+    unseen = rows["last_token_ns"] <= rows["first_token_ns"]
     later[~(later > 0) | unseen] = np.nan
     return np.asarray(seconds / later)
 

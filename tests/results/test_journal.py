@@ -125,7 +125,7 @@ def test_a_run_that_still_goes_on_is_left_alone(tmp_path: Path, monkeypatch: pyt
     assert recover(run.directory) is not None
 
 
-def test_p121_no_room_for_the_results_keeps_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_the_results_keeps_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = written(tmp_path)
 
     def full(*_: Any, **__: Any) -> None:
