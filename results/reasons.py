@@ -6,6 +6,9 @@ from typing import Any
 
 _SERVER = "needs the server's metrics, which this version does not collect"
 _NO_ANSWER = "no answer of the steady window has this figure"
+_UNANSWERED = "no request of the steady window was answered well"
+_EMPTY = "nothing happened in the window"
+_OF_ANSWERS = ("latency.", "interactivity.", "tokens.", "cache.", "throughput.cached", "throughput.computed")
 _REASONS = {
     "cache.theoretical": "no answer of the steady window has both the server's prompt count and a planned prefix",
     "cache.achieved": "the server's usage does not say cached tokens",
@@ -24,13 +27,18 @@ _REASONS = {
     "scenario": "not said when the run was recorded",
     "concurrency": "not said when the run was recorded",
 }
-_FALLBACK = {"latency": _NO_ANSWER, "interactivity": _NO_ANSWER, "tokens": _NO_ANSWER, "throughput": "empty window"}
+_FALLBACK = {"latency": _NO_ANSWER, "interactivity": _NO_ANSWER, "tokens": _NO_ANSWER, "throughput": _EMPTY}
 
 
 def why_null(summary: dict[str, Any]) -> dict[str, str]:
     """A reason for every null: by the key of the figure, or of its group where one reason covers it."""
     reasons: dict[str, str] = {}
     _collect(summary, "", reasons)
+    # What a server does not say can't be told from a server that said nothing at all.
+    if not summary["requests"]["ok"]:
+        reasons |= {key: _UNANSWERED for key in reasons if key.startswith(_OF_ANSWERS) and reasons[key] != _SERVER}
+    if "throughput.requests_s" in reasons:
+        reasons |= {key: _EMPTY for key in reasons if key.startswith("throughput.") and key.count(".") == 1}
     return reasons
 
 

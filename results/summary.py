@@ -75,7 +75,8 @@ def _window(header: dict[str, Any], last_ns: int) -> tuple[int, int]:
     end, duration = header.get("steady_end_ns"), header.get("duration_s")
     if end is None and duration is not None:
         end = round(duration * 1e9)
-    return start, max(start, last_ns + 1 if end is None else min(int(end), last_ns + 1))
+    over = last_ns + 1 if last_ns > start else start
+    return start, over if end is None else max(start, min(int(end), over))
 
 
 def _counts(rows: np.ndarray) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _tokens(ok: np.ndarray) -> dict[str, dict[str, Any]]:
 def _throughput(requests: Requests, start: int, end: int, last: int, gpus: int | None) -> dict[str, Any]:
     rates = _rates(requests.rows, start, end)
     per_gpu = {name: value / gpus if gpus and value is not None else None for name, value in rates.items()}
-    return {**rates, "per_gpu": per_gpu, "whole_run": _rates(requests.rows, 0, last + 1)}
+    return {**rates, "per_gpu": per_gpu, "whole_run": _rates(requests.rows, 0, last + 1 if last else 0)}
 
 
 def _rates(rows: np.ndarray, start: int, end: int) -> dict[str, float | None]:

@@ -157,6 +157,16 @@ def test_client_samples_outside_the_window_do_not_count(tmp_path: Path) -> None:
     assert client["loop_lag_s"] == {"p99": approx(0.001), "max": approx(0.002)}
 
 
+def test_nothing_in_the_window_is_no_rate(tmp_path: Path) -> None:
+    summary = Run(tmp_path, duration_s=60).finish(steady_end_ns=60_000 * MS)
+    assert summary["steady_s"] == 0
+    assert summary["throughput"]["output_tok_s"] is None
+    reasons = summary["reasons"]
+    assert reasons["throughput.output_tok_s"] == "nothing happened in the window"
+    assert reasons["throughput.whole_run"] == "nothing happened in the window"
+    assert reasons["cache.achieved"] == "no request of the steady window was answered well"
+
+
 def nulls(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if isinstance(value, dict):
         return [null for name, member in value.items() for null in nulls(member, (*path, name))]
