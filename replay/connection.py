@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from replay import stamps
+from replay.chunked import feed_chunks
 from replay.exchange import Buffer, Exchange
 from replay.stamps import ANCILLARY_BYTES, StampClock, stamp_ns
 from results.records import Flag, Status
@@ -53,12 +54,15 @@ class Connection:
         self.last_read_ns = 0
         self.requests = 0
         self._kernel = stamps.enable(sock)
+        self._watched = False
         self._drained_ns = self.opened_ns
         self._t_ns = 0
         self._feed: Callable[[bytes, int], None] = _ignore
         self._pending: list[memoryview] = []
         self._writing = False
         self._complete = self._keep = False
+        self._chunk_ended = self._between_chunks = False
+        self._rest = b""
         self._content_type = self._encoding = b""
         self._parser = httptools.HttpResponseParser(self)
         self._tls: ssl.SSLObject | None = None
@@ -86,7 +90,8 @@ class Connection:
         if code:
             self._connect_failed(OSError(code, os.strerror(code)))
             return
-        self.loop.add_reader(self.fd, self._on_readable)
+        self.transport.reactor.add(self.fd, self._on_readable, stamped=self._kernel)
+        self._watched = True
         if self.transport.tunnel_request:
             self._tunnel = bytearray()
             self._write([self.transport.tunnel_request])
@@ -130,7 +135,7 @@ class Connection:
         """Send one request; the connection must be IDLE."""
         self.state = State.BUSY
         self.exchange = exchange
-        self._complete = False
+        self._complete = self._chunk_ended = self._between_chunks = False
         exchange.reused = self.requests > 0
         self.requests += 1
         exchange.kernel_stamps = self._kernel
@@ -220,19 +225,10 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
-        now = monotonic_ns()
-        arrival = now
-        if ancillary and self._kernel:
-            stamp = stamp_ns(ancillary)
-            arrival = self.clock.to_monotonic(stamp, self._drained_ns, now) if stamp else -1
-            if arrival < 0:
-                arrival = now
-                if self.exchange is not None:
-                    self.exchange.kernel_stamps = False
+        self._t_ns = self._arrival(ancillary, before)
+        self.last_read_ns = before
         if len(data) < READ_BYTES:
             self._drained_ns = before
-        self.last_read_ns = now
-        self._t_ns = arrival
         self.transport.note_read(len(data))
         if not data:
             self._eof()
@@ -243,13 +239,44 @@ class Connection:
         else:
             self._receive(data)
 
+    def _arrival(self, ancillary: list[tuple[int, int, bytes]], before: int) -> int:
+        """When the last segment of a read arrived: the kernel's stamp where it has one that can be right."""
+        if ancillary and self._kernel:
+            stamp = stamp_ns(ancillary)
+            if stamp:
+                # The usual case without another look at the clock: it came after the socket was last seen empty.
+                arrival = stamp - self.clock.offset_ns
+                if self._drained_ns <= arrival <= before:
+                    return arrival
+                arrival = self.clock.to_monotonic(stamp, self._drained_ns, monotonic_ns())
+                if arrival >= 0:
+                    return arrival
+        if self.exchange is not None:
+            self.exchange.kernel_stamps = False
+        return monotonic_ns()
+
     def _receive(self, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:
             self._drop_idle()  # bytes nobody asked for: a late error page or a broken server
             return
-        if exchange.first_byte_ns < 0:
+        if self._between_chunks:
+            full = len(data) >= READ_BYTES
+            if self._rest:
+                data, self._rest = self._rest + data, b""
+            position, partial = feed_chunks(data, self._feed, self._t_ns)
+            if position == len(data):
+                return
+            data = data[position:]
+            if partial and full and len(data) < READ_BYTES:
+                self._rest = data  # the rest of the chunk waits in the socket
+                return
+            self._between_chunks = False
+        elif exchange.first_byte_ns < 0:
             exchange.first_byte_ns = self._t_ns
+        self._parse(data, exchange)
+
+    def _parse(self, data: bytes, exchange: Exchange) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -262,6 +289,9 @@ class Connection:
             self._keep = False  # the answer is whole; what follows it is garbage
         if self._complete:
             self._finished(exchange)
+        else:
+            # A size line begun but not ended can't end in CRLF, so this is certain.
+            self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
 
     def _receive_tls(self, data: bytes) -> None:
         assert self._tls is not None
@@ -319,8 +349,13 @@ class Connection:
             self._feed = exchange.feed
 
     def on_body(self, body: bytes) -> None:
-        """Parser callback, once per HTTP chunk: the hottest line of the client."""
+        """Parser callback, for body bytes that `feed_chunks` did not take."""
+        self._chunk_ended = False
         self._feed(body, self._t_ns)
+
+    def on_chunk_complete(self) -> None:
+        """Parser callback."""
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         """Parser callback; interim 1xx answers do not count."""
@@ -352,6 +387,8 @@ class Connection:
         if exchange.first_byte_ns < 0:
             self._lost(ConnectionResetError("closed before any byte of the answer"))
             return
+        if self._rest:
+            self._parse(self._rest, exchange)
         self.close()
         # A body without a length ends with the connection; the stream's own end marker tells if it is whole.
         exchange.finish(self._t_ns, clean=False)
@@ -386,7 +423,8 @@ class Connection:
         self.exchange = None
         self._feed = _ignore
         self._stop_writing()
-        self.loop.remove_reader(self.fd)
+        if self._watched:
+            self.transport.reactor.remove(self.fd)
         self.sock.close()
         self.transport.forget(self)
 

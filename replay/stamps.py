@@ -23,7 +23,9 @@ SOF_TIMESTAMPING_SOFTWARE = 1 << 4
 ANCILLARY_BYTES = socket.CMSG_SPACE(3 * 16)
 """Room for one SCM_TIMESTAMPING message: three timespecs of two 64-bit words."""
 
+_SOL_SOCKET = socket.SOL_SOCKET
 _TIMESPEC = struct.Struct("@qq")
+_unpack_timespec = _TIMESPEC.unpack_from
 _SLACK_NS = 50_000
 """Conversion error that is not a step: the bracket around two clock reads, and one timer interrupt."""
 
@@ -42,9 +44,10 @@ def enable(sock: socket.socket) -> bool:
 def stamp_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     """CLOCK_REALTIME nanoseconds of the software stamp in `ancillary`, 0 when there is none."""
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPING and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds * 1_000_000_000 + nanoseconds)
+        if kind == SO_TIMESTAMPING and level == _SOL_SOCKET and len(data) >= _TIMESPEC.size:
+            seconds, nanoseconds = _unpack_timespec(data)
+            stamp: int = seconds * 1_000_000_000 + nanoseconds
+            return stamp
     return 0
 
 

@@ -48,6 +48,7 @@ class ChatStream:
         "_final_usage",
         "_forced",
         "_frames",
+        "_idle",
         "_parser",
         "_t_ns",
         "cached_tokens",
@@ -73,7 +74,10 @@ class ChatStream:
         """`forced_output`: the number of tokens that the request forces, None when the model may stop."""
         self._forced = forced_output
         self._parser = EventParser()
-        self._frames: list[tuple[bytes, bytes, bool]] = []
+        self._idle = True
+        """The next byte begins an event."""
+        self._frames: list[tuple[bytes, bytes, int, int, bool]] = []
+        """Opening, closing, length of both, and whether the text is visible."""
         self._continuous = -1
         self._final_usage = False
         self._t_ns = -1
@@ -92,16 +96,15 @@ class ChatStream:
 
     def feed(self, body: bytes, t_ns: int) -> None:
         """Take body bytes that arrived at `t_ns`; an event has the time of its last byte."""
-        if self._parser.idle:
-            for opening, closing, visible in self._frames:
-                if (
-                    body.startswith(opening)
-                    and body.endswith(closing)
-                    and _PLAIN(body, len(opening), len(body) - len(closing))
-                ):
-                    self._token(t_ns, visible)
-                    return
-        self._feed_parts(body, t_ns)
+        if not (self._idle and self._is_learned(body, t_ns)):
+            self._feed_parts(body, t_ns)
+
+    def _is_learned(self, part: bytes, t_ns: int) -> bool:
+        for opening, closing, start, tail, visible in self._frames:
+            if part.startswith(opening) and part.endswith(closing) and _PLAIN(part, start, len(part) - tail):
+                self._token(t_ns, visible)
+                return True
+        return False
 
     def _feed_parts(self, body: bytes, t_ns: int) -> None:
         """Several events, part of one, or one that is no learned frame."""
@@ -111,22 +114,12 @@ class ChatStream:
             end = body.find(b"\n\n", position) + 2
             part = body[position:end] if end > 1 else body[position:]
             position += len(part)
-            whole = parser.idle and end > 1
+            whole = self._idle and end > 1
             if whole and self._is_learned(part, t_ns):
                 continue
             for event in parser.feed(part):
                 self._event(event, t_ns, part if whole else None)
-
-    def _is_learned(self, part: bytes, t_ns: int) -> bool:
-        for opening, closing, visible in self._frames:
-            if (
-                part.startswith(opening)
-                and part.endswith(closing)
-                and _PLAIN(part, len(opening), len(part) - len(closing))
-            ):
-                self._token(t_ns, visible)
-                return True
-        return False
+            self._idle = parser.idle
 
     def end(self, t_ns: int, clean: bool) -> None:
         """The body is over: decide the status. `clean`: the transport saw its proper end."""
@@ -256,7 +249,7 @@ class ChatStream:
         except msgspec.DecodeError:
             return
         if _replaced(other, _MARK.decode(), text) == chunk:
-            self._frames.append((opening, closing, visible))
+            self._frames.append((opening, closing, len(opening), len(closing), visible))
 
 
 def _replaced(chunk: object, mark: str, text: str) -> object:

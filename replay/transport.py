@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from replay.connection import Connection, State
 from replay.endpoint import Endpoint, Limits
 from replay.exchange import Buffer, Exchange
+from replay.reactor import Reactor
 from replay.stamps import StampClock
 from results.errors import EXIT_ENDPOINT, UserError
 from results.records import Flag, Status
@@ -36,6 +37,7 @@ class Transport:
         self.limits = limits
         self.loop = loop
         self.clock = StampClock()
+        self.reactor = Reactor(loop)
         self.tls_context: ssl.SSLContext | None = endpoint.ssl_context() if endpoint.tls else None
         self.tunnel_request = b""
         self.address: tuple[socket.AddressFamily, Any] | None = None
@@ -132,6 +134,7 @@ class Transport:
         self.cancel_all("the run ended")
         for connection in list(self.connections):
             connection.close()
+        self.reactor.close()
 
     # requests
 
