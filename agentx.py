@@ -19,8 +19,9 @@ __all__ = ["__version__", "load", "main"]
 def load(path: str | Path) -> pd.DataFrame:
     """Return one row per request of every run directory at or below `path`.
 
-    Columns are those of `requests.parquet` (tokens as nullable integers, `*_s` in seconds, `*_ns` since each run's
-    start). Needs pandas (`pip install agentx-live[pandas]`). Raises `results.errors.UserError` when no run is found.
+    Columns are those of `requests.parquet` plus `scenario`, `concurrency` and `valid` of the run: tokens as nullable
+    integers, `*_s` in seconds, `*_ns` since each run's start. Needs pandas (`pip install agentx-live[pandas]`). Raises
+    `results.errors.UserError` when no run is found.
     """
     from results.load import load_requests
 

@@ -25,7 +25,8 @@ class LoopWatch:
         self._wall = monotonic_ns()
 
     def start(self) -> None:
-        """Begin measuring."""
+        """Begin measuring; what was used before does not count."""
+        self._cpu, self._wall = process_time_ns(), monotonic_ns()
         self._arm()
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import sys
+import traceback
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,9 +34,12 @@ from replay.words import Phrasebook, WordTable
 from results.errors import UserError
 from results.journal import JournalWriter
 from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
+from results.redact import redact
 
 TICK_S = 0.5
 AHEAD_S = 0.005
+SLICE_NS = 1_000_000
+"""Answers are concluded for this long at a time; then sockets are looked at again."""
 REFUSALS = frozenset(range(400, 500)) - {408, 409, 429}
 """Answers that the same conversation would get again: no later turn of it is sent."""
 DRAIN_REASON = "not finished within the drain limit"
@@ -50,7 +54,8 @@ class Worker:
         self.plan = plan
         self.loop = loop
         self.transport = Transport(config.endpoint, config.limits, loop)
-        self.journal = JournalWriter(Path(config.journal_dir), config.worker)
+        self._secrets = config.endpoint.secrets
+        self.journal = JournalWriter(Path(config.journal_dir), config.worker, secrets=self._secrets)
         self.watch = LoopWatch(loop)
         self.book = Phrasebook(WordTable(config.words))
         self.slots = list(range(config.worker, config.selection.concurrency, config.workers))
@@ -67,6 +72,7 @@ class Worker:
         self._upcoming: dict[int, LiveTree] = {}
         """Given to the scheduler, whose `TreeStarted` is still to be carried out."""
         self._trees: dict[int, LiveTree] = {}
+        self._answers: deque[Exchange] = deque()
         self._commands: deque[Command] = deque()
         self._carrying_out = False
         self._timer: asyncio.TimerHandle | None = None
@@ -88,9 +94,12 @@ class Worker:
         self._t0 = t0_ns
         self.watch.start()
         self.loop.call_later(TICK_S, self._tick)
+        ahead = max(0, t0_ns - monotonic_ns()) / 1e9
         if self.config.duration_s is not None:
-            left = t0_ns / 1e9 + self.config.duration_s - monotonic_ns() / 1e9
-            self._end_timer = self.loop.call_later(max(0.0, left), self.stop)
+            self._end_timer = self.loop.call_later(ahead + self.config.duration_s, self.stop)
+        self._timer = self.loop.call_later(ahead, self._start)
+
+    def _start(self) -> None:
         self._do(self.scheduler.start(self._now()))
 
     def stop(self) -> None:
@@ -119,8 +128,10 @@ class Worker:
                 timer.cancel()
         self.watch.stop()
         self.transport.close()
+        while self._answers:
+            self._conclude(self._answers.popleft())
         self._sample()
-        self.journal.close()
+        self.progress.disk_full |= not self.journal.close()
 
     def _now(self) -> int:
         return monotonic_ns() - self._t0
@@ -221,6 +232,23 @@ class Worker:
         self.transport.send(self._head, request_id, parts, exchange)
 
     def _answered(self, exchange: Exchange) -> None:
+        """An answer is over: kept for `_work`, since reading the others must not wait for what it entails."""
+        self._answers.append(exchange)
+        if len(self._answers) == 1:
+            self.loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        """Write down answers and send what follows, a slice at a time, oldest first."""
+        until = monotonic_ns() + SLICE_NS
+        while self._answers:
+            self._conclude(self._answers[0])
+            self._answers.popleft()
+            if monotonic_ns() > until:
+                break
+        if self._answers:
+            self.loop.call_soon(self._work)
+
+    def _conclude(self, exchange: Exchange) -> None:
         sent: Any = exchange.context
         self.progress.in_flight -= 1
         status = exchange.status
@@ -233,7 +261,8 @@ class Worker:
         elif status is Status.HTTP_ERROR and exchange.http_status in REFUSALS:
             outcome = Outcome.REFUSED
         sent.live.finished(sent.step)
-        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, self._now()))
+        # From the answer's end, not from now: what the client takes in between shows as send lag.
+        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, exchange.done_ns - self._t0))
 
     def _write_row(self, exchange: Exchange, sent: _Sent, status: Status) -> None:
         stream: Any = exchange.stream
@@ -305,7 +334,7 @@ class Worker:
                     progress.itl_ms.append(round(span / decoded / 1e6, 3))
         elif status is not Status.CANCELLED:
             progress.failed += 1
-            progress.last_error = exchange.error
+            progress.last_error = redact(exchange.error or "", self._secrets)
             self._abort_on_failures()
 
     def _abort_on_failures(self) -> None:
@@ -408,6 +437,7 @@ async def _serve(config: WorkerConfig) -> None:
     corpus, order, kept = map_plan(Path(config.plan_dir))
     plan = Plan.for_worker(config.selection, order, kept)
     worker = Worker(config, corpus, plan, loop)
+    loop.set_exception_handler(_crash)
     await worker.prepare()
     gc.collect()
     gc.freeze()
@@ -424,6 +454,13 @@ async def _serve(config: WorkerConfig) -> None:
         worker.close()
         worker.report()
     emit({"done": config.worker})
+
+
+def _crash(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback raised: a fault of ours. End at once, so that the parent says so, instead of hanging half alive."""
+    error = context.get("exception")
+    traceback.print_exception(error) if error else print(context.get("message"), file=sys.stderr)
+    os._exit(70)
 
 
 async def _listen(reader: asyncio.StreamReader, worker: Worker) -> None:

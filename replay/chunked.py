@@ -1,7 +1,7 @@
 """Whole HTTP/1.1 chunks, without the parser: what a streaming answer consists of but for its head and its end.
 
-The C parser costs about 2 us a chunk in callbacks; a chunk that lies whole in the buffer, between two others, needs none
-of it. Whatever is not exactly `<hex size>CRLF<size bytes>CRLF` with a size above zero is left to the parser.
+The C parser costs about 2 us a chunk in callbacks; a chunk that lies whole in the buffer, between two others, needs
+none of it. Whatever is not exactly `<hex size>CRLF<size bytes>CRLF` with a size above zero is left to the parser.
 """
 
 from __future__ import annotations

@@ -44,6 +44,12 @@ class Endpoint:
         return self.scheme == "https"
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written anywhere: header values, and the key inside a `Bearer key`."""
+        values = [value for _, value in self.headers]
+        return (*values, *(value.split(" ", 1)[1] for value in values if " " in value))
+
+    @property
     def authority(self) -> str:
         """The Host header's value."""
         host = f"[{self.host}]" if ":" in self.host else self.host

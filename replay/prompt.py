@@ -7,6 +7,8 @@ prompt of the run and on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from replay.messages import MESSAGE_HEAD, MESSAGE_TAIL
@@ -93,24 +95,37 @@ class Conversation:
         while message is not None and not self._holds(message):
             fresh.append(message)
             message = message.previous
+        fresh.reverse()
         keep = message.depth + 1 if message is not None else 0
         del self._messages[keep:], self._ends[keep:]
         kept_bytes = self._ends[-1] if self._ends else 0
-        pieces = [self._encode(message, text) for message in reversed(fresh)]
         del self.body[kept_bytes:]
-        for message, piece in zip(reversed(fresh), pieces, strict=True):
-            if self.body:
-                self.body += b","
-            for part in piece:
-                self.body += part
-            self._messages.append(message)
-            self._ends.append(len(self.body))
+        for low, high in _same_tape(fresh):
+            self._append(fresh[low:high], text)
         return len(self.body) - kept_bytes
+
+    def _append(self, messages: list[Message], text: TreeText) -> None:
+        """Add messages whose words stand on one tape: rendered in one piece, what the template covers left out."""
+        first, width = messages[0].text_start, text.book.table.width
+        words = memoryview(text.words(text.tree.steps[messages[0].tape], first, messages[-1].end))
+        body = self.body
+        for message in messages:
+            if body:
+                body += b","
+            body += MESSAGE_HEAD[message.role]
+            body += words[(message.text_start - first) * width : (message.end - first) * width]
+            body += MESSAGE_TAIL[message.role]
+            self._messages.append(message)
+            self._ends.append(len(body))
 
     def _holds(self, message: Message) -> bool:
         return message.depth < len(self._messages) and self._messages[message.depth] is message
 
-    @staticmethod
-    def _encode(message: Message, text: TreeText) -> tuple[bytes, bytes, bytes]:
-        words = text.words(text.tree.steps[message.tape], message.text_start, message.end)
-        return MESSAGE_HEAD[message.role], words, MESSAGE_TAIL[message.role]
+
+def _same_tape(messages: list[Message]) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive messages with one tape."""
+    low = 0
+    for high in range(1, len(messages) + 1):
+        if high == len(messages) or messages[high].tape != messages[low].tape:
+            yield low, high
+            low = high
