@@ -39,40 +39,39 @@ class TreeText:
         return self.book.render(self._keys(step, low, high), first - low * size, end - first, size)
 
     def _keys(self, step: Step, low: int, high: int) -> np.ndarray:
-        whole_high = min(high, step.whole_blocks)
-        ids = expand(step.runs, low, whole_high)
+        whole = step.whole_blocks
+        # Past the last whole block stands the block that grows there, if it is known; else a text of the step's own.
+        known = whole + 1 if step.tail_block is not None and high > whole else whole
+        ids = expand(step.runs, low, min(high, whole), room=max(0, known - max(low, whole)))
+        if step.tail_block is not None and low <= whole < high:
+            ids[-1] = step.tail_block
         keys = block_keys(self._salt, ids)
-        shared = min(whole_high, len(self._head_ids)) - low
+        shared = min(high, whole, len(self._head_ids)) - low
         if shared > 0:
             same = ids[:shared] == self._head_ids[low : low + shared]
             keys[:shared] = np.where(same, self._head_keys[low : low + shared], keys[:shared])
-        if high <= step.whole_blocks:
-            return keys
-        return np.concatenate([keys, self._tail_keys(step, max(low, step.whole_blocks), high)])
-
-    def _tail_keys(self, step: Step, low: int, high: int) -> np.ndarray:
-        """Keys past the last whole block: the block that grows there, or a text of the step's own."""
-        own = (step.row << 20) + np.arange(low, high, dtype=np.int64) - step.whole_blocks
-        keys = block_keys(self._tail_salt, own)
-        if step.tail_block is not None and low == step.whole_blocks:
-            keys[:1] = block_keys(self._salt, np.array([step.tail_block], dtype=np.int64))
+        if high > known:
+            own = (step.row << 20) + np.arange(max(low, known), high, dtype=np.int64) - whole
+            keys = np.concatenate([keys, block_keys(self._tail_salt, own)])
         return keys
 
 
-def expand(runs: Runs, low: int, high: int) -> np.ndarray:
-    """Ids of the blocks at positions [low, high) as int64, shape (high - low,)."""
-    out = np.empty(max(0, high - low), dtype=np.int64)
+def expand(runs: Runs, low: int, high: int, room: int = 0) -> np.ndarray:
+    """Ids of the blocks at positions [low, high) as int64, with `room` unset places behind them."""
+    out = np.empty(max(0, high - low) + room, dtype=np.int64)
     position = filled = 0
     for first, count in runs:
         start, stop = max(low, position), min(high, position + count)
         if start < stop:
             ids = first + (start - position)
-            out[filled : filled + stop - start] = np.arange(ids, ids + stop - start)
+            count_here = stop - start  # a turn adds a few blocks, for which a range beats making an array
+            span = range(ids, ids + count_here) if count_here < 32 else np.arange(ids, ids + count_here)
+            out[filled : filled + count_here] = span
             filled += stop - start
         position += count
         if position >= high:
             break
-    return out[:filled]
+    return out
 
 
 class Conversation:

@@ -117,29 +117,34 @@ def compile_tree(corpus: Corpus, session: int, rows: Sequence[int], shape: ChatS
 
 def _read_steps(corpus: Corpus, rows: Sequence[int]) -> list[Step]:
     """Steps in the order in which the trace sent them."""
-    order = sorted(rows, key=lambda row: (float(corpus.start_s[row]), row))
+    if not rows:
+        return []
+    low, high = min(rows), max(rows) + 1
+    # Whole columns at once: looking up single elements of an array is what would take the time here.
+    start_s, api_s = corpus.start_s[low:high].tolist(), corpus.api_s[low:high].tolist()
+    lane, turn = corpus.lane[low:high].tolist(), corpus.turn[low:high].tolist()
+    inputs, outputs = corpus.input_tokens[low:high].tolist(), corpus.output_tokens[low:high].tolist()
+    sizes, offsets = corpus.block_size[low:high].tolist(), corpus.run_offset[low : high + 1].tolist()
+    firsts = corpus.run_first[offsets[0] : offsets[-1]].tolist()
+    counts = corpus.run_count[offsets[0] : offsets[-1]].tolist()
     steps = []
-    for index, row in enumerate(order):
-        low, high = int(corpus.run_offset[row]), int(corpus.run_offset[row + 1])
-        runs = list(zip(corpus.run_first[low:high].tolist(), corpus.run_count[low:high].tolist(), strict=True))
-        block_size = int(corpus.block_size[row])
-        start = float(corpus.start_s[row])
-        api = float(corpus.api_s[row])
-        recorded = int(corpus.input_tokens[row])
-        whole = min(recorded // block_size, sum(count for _, count in runs))
+    for index, row in enumerate(sorted(rows, key=lambda row: (start_s[row - low], row))):
+        k = row - low
+        begin, end = offsets[k] - offsets[0], offsets[k + 1] - offsets[0]
+        api = api_s[k]
         steps.append(
             Step(
                 index=index,
                 row=row,
-                lane=int(corpus.lane[row]),
-                turn=int(corpus.turn[row]),
-                start_s=start,
-                end_s=start + (0.0 if math.isnan(api) else api),
-                runs=runs,
-                whole_blocks=whole,
-                block_size=block_size,
-                recorded_input=recorded,
-                output_tokens=max(1, int(corpus.output_tokens[row])),
+                lane=lane[k],
+                turn=turn[k],
+                start_s=start_s[k],
+                end_s=start_s[k] + (0.0 if math.isnan(api) else api),
+                runs=list(zip(firsts[begin:end], counts[begin:end], strict=True)),
+                whole_blocks=min(inputs[k] // sizes[k], sum(counts[begin:end])),
+                block_size=sizes[k],
+                recorded_input=inputs[k],
+                output_tokens=max(1, outputs[k]),
             )
         )
     return steps
