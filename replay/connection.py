@@ -225,7 +225,8 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
-        self._t_ns = self._arrival(ancillary, before)
+        # The end of the connection is no segment and carries no stamp.
+        self._t_ns = self._arrival(ancillary, before) if data else monotonic_ns()
         self.last_read_ns = before
         if len(data) < READ_BYTES:
             self._drained_ns = before

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from replay.stream import parse_error_body, parse_json_answer
-from results.records import Finish, Flag, Status
+from replay.stream import AnswerStream, parse_error_body, parse_json_answer
+from results.records import Flag, Status
 
 Buffer = bytes | bytearray | memoryview
 
 _MAX_ERROR_BODY = 65_536
-
-
-class AnswerStream(Protocol):
-    """What every dialect's stream parser offers (see `replay.stream`)."""
-
-    status: Status
-    error: str | None
-    flags: int
-    finish: Finish
-    output_chunks: int
-
-    def feed(self, body: bytes, t_ns: int) -> None:
-        """Take body bytes that arrived at `t_ns`."""
-
-    def end(self, t_ns: int, clean: bool) -> None:
-        """The body is over; `clean` when the transport says that it was complete."""
 
 
 class Exchange:

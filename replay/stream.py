@@ -17,7 +17,7 @@ import msgspec
 from replay.sse import Event, EventParser
 from results.records import Finish, Flag, Status
 
-_FINISH = {
+FINISH = {
     "stop": Finish.STOP,
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,
@@ -32,7 +32,7 @@ _FINISH = {
 _OVERFLOW = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
 _PLAIN = re.compile(rb"[ !#-\[\]-~]+").fullmatch
 """Printable ASCII without quote and backslash: such text stands in JSON as it is."""
-_TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning)"\s*:\s*"((?:[^"\\]|\\.)+)"')
+_TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|thinking|delta)"\s*:\s*"((?:[^"\\]|\\.)+)"')
 _MARK = b"agentx-mark"
 _MAX_FRAMES = 2
 _SHORT_SHARE = 0.9
@@ -40,11 +40,13 @@ _SHORT_SHARE = 0.9
 _decode = msgspec.json.Decoder().decode
 
 
-class ChatStream:
-    """Times and counts of one answer. Times are CLOCK_MONOTONIC ns, -1 until known; tokens are None until said."""
+class AnswerStream:
+    """Times and counts of one answer, whatever its dialect.
+
+    Times are CLOCK_MONOTONIC nanoseconds, -1 until known; token counts are None until said.
+    """
 
     __slots__ = (
-        "_continuous",
         "_final_usage",
         "_forced",
         "_frames",
@@ -78,7 +80,6 @@ class ChatStream:
         """The next byte begins an event."""
         self._frames: list[tuple[bytes, bytes, int, int, bool]] = []
         """Opening, closing, length of both, and whether the text is visible."""
-        self._continuous = -1
         self._final_usage = False
         self._t_ns = -1
         self.first_token_ns = self.first_text_ns = self.last_token_ns = -1
@@ -128,13 +129,17 @@ class ChatStream:
             self._event(event, t_ns, None)
         if self.error is not None:
             return
-        if not (self.done_marker or self.finish or self._final_usage):
+        if not self._complete():
             self.status, self.error = Status.TRUNCATED, f"stream ended early after {self.output_chunks} chunks"
             return
         if not self.done_marker:
             self.flags |= Flag.NO_DONE
         self.status = Status.OK
         self._check_counts()
+
+    def _complete(self) -> bool:
+        """Whether anything said that the answer is whole: an end marker, a finish reason, a closing usage."""
+        return bool(self.done_marker or self.finish or self._final_usage)
 
     def _check_counts(self) -> None:
         """What contradicts a success, or casts doubt on its counts."""
@@ -185,6 +190,49 @@ class ChatStream:
             self.status = Status.CONTEXT_OVERFLOW if is_overflow(text) else Status.STREAM_ERROR
 
     def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
+        """One decoded event of the dialect."""
+        raise NotImplementedError
+
+    def _token(self, t_ns: int, visible: bool) -> None:
+        if self.first_token_ns < 0:
+            self.first_token_ns = t_ns
+        elif t_ns == self.last_token_ns:
+            self.coalesced += 1
+            self.flags |= Flag.COALESCED
+        if visible and self.first_text_ns < 0:
+            self.first_text_ns = t_ns
+        self.last_token_ns = t_ns
+        self.output_chunks += 1
+        self.chunk_times.append(t_ns)
+
+    def _learn(self, raw: bytes, chunk: dict[str, Any], text: object, *, visible: bool) -> None:
+        """Keep the bytes around the text, once it is shown that they decide everything but the text."""
+        if len(self._frames) >= _MAX_FRAMES or not isinstance(text, str) or not raw.startswith(b"data:"):
+            return
+        found = _TEXT.findall(raw)
+        if len(found) != 1 or raw.count(b"\n") != 2:
+            return
+        match = _TEXT.search(raw)
+        assert match is not None
+        opening, closing = raw[: match.start(1)], raw[match.end(1) :]
+        try:
+            other = _decode((opening + _MARK + closing)[len(b"data:") :])
+        except msgspec.DecodeError:
+            return
+        if _put_back(other, _MARK.decode(), text) == 1 and other == chunk:
+            self._frames.append((opening, closing, len(opening), len(closing), visible))
+
+
+class ChatStream(AnswerStream):
+    """Chat completions and plain completions."""
+
+    __slots__ = ("_continuous",)
+
+    def __init__(self, forced_output: int | None = None) -> None:
+        super().__init__(forced_output)
+        self._continuous = -1
+
+    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
         choices = chunk.get("choices")
         choices = choices if isinstance(choices, list) else []
         grew = self._usage(chunk.get("usage"), final=not choices)
@@ -203,65 +251,37 @@ class ChatStream:
                 if raw is not None and len(choices) == 1 and not (text and reasoning):
                     self._learn(raw, chunk, text or reasoning, visible=bool(text))
             if isinstance(reason, str):
-                self.finish = _FINISH.get(reason, Finish.OTHER)
-
-    def _token(self, t_ns: int, visible: bool) -> None:
-        if self.first_token_ns < 0:
-            self.first_token_ns = t_ns
-        elif t_ns == self.last_token_ns:
-            self.coalesced += 1
-            self.flags |= Flag.COALESCED
-        if visible and self.first_text_ns < 0:
-            self.first_text_ns = t_ns
-        self.last_token_ns = t_ns
-        self.output_chunks += 1
-        self.chunk_times.append(t_ns)
+                self.finish = FINISH.get(reason, Finish.OTHER)
 
     def _usage(self, usage: object, *, final: bool) -> bool:
         """Take the latest counts; True when a running count of output tokens has grown since the last chunk."""
         if not isinstance(usage, dict):
             return False
         self._final_usage |= final
-        self.input_tokens = _count(usage.get("prompt_tokens"), self.input_tokens)
-        output = self.output_tokens = _count(usage.get("completion_tokens"), self.output_tokens)
+        self.input_tokens = count_of(usage.get("prompt_tokens"), self.input_tokens)
+        output = self.output_tokens = count_of(usage.get("completion_tokens"), self.output_tokens)
         prompt_details, output_details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
         if isinstance(prompt_details, dict):
-            self.cached_tokens = _count(prompt_details.get("cached_tokens"), self.cached_tokens)
+            self.cached_tokens = count_of(prompt_details.get("cached_tokens"), self.cached_tokens)
         reasoning = usage.get("reasoning_tokens")
         if isinstance(output_details, dict):
             reasoning = output_details.get("reasoning_tokens", reasoning)
-        self.reasoning_tokens = _count(reasoning, self.reasoning_tokens)
+        self.reasoning_tokens = count_of(reasoning, self.reasoning_tokens)
         before, self._continuous = self._continuous, -1 if output is None else output
         return 0 <= before < self._continuous
 
-    def _learn(self, raw: bytes, chunk: dict[str, Any], text: object, *, visible: bool) -> None:
-        """Keep the bytes around the text, once it is shown that they decide everything but the text."""
-        if len(self._frames) >= _MAX_FRAMES or not isinstance(text, str) or not raw.startswith(b"data:"):
-            return
-        found = _TEXT.findall(raw)
-        if len(found) != 1 or raw.count(b"\n") != 2:
-            return
-        match = _TEXT.search(raw)
-        assert match is not None
-        opening, closing = raw[: match.start(1)], raw[match.end(1) :]
-        try:
-            other = _decode((opening + _MARK + closing)[len(b"data:") :])
-        except msgspec.DecodeError:
-            return
-        if _replaced(other, _MARK.decode(), text) == chunk:
-            self._frames.append((opening, closing, len(opening), len(closing), visible))
 
-
-def _replaced(chunk: object, mark: str, text: str) -> object:
-    """`chunk` with the text that is exactly `mark` put back to `text`, where a token's text stands."""
-    if isinstance(chunk, dict):
-        choice = chunk["choices"][0]
-        place = choice["delta"] if isinstance(choice.get("delta"), dict) else choice
-        for key in ("content", "text", "reasoning_content", "reasoning"):
-            if place.get(key) == mark:
-                place[key] = text
-                return chunk
-    return None
+def _put_back(value: Any, mark: str, text: str) -> int:
+    """Replace every string that is exactly `mark` inside `value` by `text`; returns how many there were."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = 0
+    for key, inner in list(items):
+        if inner == mark:
+            value[key] = text
+            found += 1
+        else:
+            found += _put_back(inner, mark, text)
+    return found
 
 
 def _has_call(delta: dict[str, Any]) -> bool:
@@ -276,7 +296,8 @@ def _has_call(delta: dict[str, Any]) -> bool:
     return False
 
 
-def _count(value: object, before: int | None) -> int | None:
+def count_of(value: object, before: int | None) -> int | None:
+    """`value` where it is a count, else what was known `before`."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else before
 
 
