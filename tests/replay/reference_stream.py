@@ -53,7 +53,7 @@ def tokens_of(data: bytes) -> int:
     count = 0
     for name, payload in events_of(data):
         if name.lower() == "error":
-            return count
+            continue
         try:
             chunk = json.loads(payload.decode("utf-8"))
         except ValueError:
@@ -61,7 +61,7 @@ def tokens_of(data: bytes) -> int:
         if not isinstance(chunk, dict):
             continue
         if chunk.get("error"):
-            return count
+            continue
         choices = chunk.get("choices")
         count += (
             sum(has_content(choice) for choice in choices if isinstance(choice, dict))
