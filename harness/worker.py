@@ -18,10 +18,11 @@ from time import monotonic_ns
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from collectors.client import LoopWatch
+from harness.recording import Sent, write_request
 from harness.worker_config import WorkerConfig, map_plan
+from harness.worker_progress import Progress
 from replay.corpus import Corpus
 from replay.exchange import Exchange
 from replay.live_tree import LiveTree
@@ -29,12 +30,11 @@ from replay.plan import Plan
 from replay.scheduler import Command, Done, Outcome, Scheduler, Send, TreeEnded, TreeStarted, WakeAt
 from replay.stream import ChatStream
 from replay.transport import Transport
-from replay.tree import Step, Tree, compile_tree
+from replay.tree import Tree, compile_tree
 from replay.words import Phrasebook, WordTable
 from results.errors import UserError
 from results.journal import JournalWriter
-from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
-from results.redact import redact
+from results.records import Status
 
 TICK_S = 0.5
 AHEAD_S = 0.005
@@ -223,7 +223,7 @@ class Worker:
         theory = live.theoretical_cached(step)
         conversation = live.render(step)
         stream = ChatStream(step.output_tokens if self.config.body.forces_length else None)
-        sent = _Sent(self._seq, slot, live, step, due_ns, theory)
+        sent = Sent(self._seq, slot, live, step, due_ns, theory)
         self._seq += 1
         request_id = f"{self.config.run_id}-{self.config.worker}-{sent.seq}"
         parts = (self._body_head, memoryview(conversation), self.config.body.tail(step.output_tokens))
@@ -249,12 +249,14 @@ class Worker:
             self.loop.call_soon(self._work)
 
     def _conclude(self, exchange: Exchange) -> None:
-        sent: Any = exchange.context
-        self.progress.in_flight -= 1
-        status = exchange.status
+        sent, status = exchange.context, exchange.status
+        assert isinstance(sent, Sent)
         assert status is not None
-        self._write_row(exchange, sent, status)
-        self._count(exchange, sent, status)
+        write_request(self.journal, exchange, sent, status, self._t0)
+        if exchange.sent_ns >= 0:
+            self._send_lag_max = max(self._send_lag_max, exchange.sent_ns - self._t0 - sent.due_ns)
+        self.progress.count(exchange, status, self._secrets)
+        self._abort_on_failures()
         outcome = Outcome.CONTINUE
         if status is Status.CONTEXT_OVERFLOW:
             outcome = Outcome.OVERFLOW
@@ -264,86 +266,12 @@ class Worker:
         # From the answer's end, not from now: what the client takes in between shows as send lag.
         self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, exchange.done_ns - self._t0))
 
-    def _write_row(self, exchange: Exchange, sent: _Sent, status: Status) -> None:
-        stream: Any = exchange.stream
-        t0 = self._t0
-        flags = exchange.flags | stream.flags
-        if sent.live.has_shared_head(sent.step):
-            flags |= Flag.SHARED_HEAD
-        times = np.frombuffer(stream.chunk_times, dtype=np.int64) if stream.chunk_times else np.zeros(0, np.int64)
-        offsets = (times - exchange.sent_ns) // CHUNK_UNIT_NS
-        if len(offsets) and offsets[-1] > 0xFFFFFFFF:
-            flags |= Flag.SATURATED_OFFSET
-        start = self.journal.chunks(np.clip(offsets, 0, 0xFFFFFFFF).astype("<u4"))
-        sent_ns = exchange.sent_ns
-        lag = sent_ns - t0 - sent.due_ns
-        if sent_ns >= 0:
-            self._send_lag_max = max(self._send_lag_max, lag)
-        self.journal.request(
-            seq=sent.seq,
-            session=sent.live.tree.session,
-            lane=sent.step.lane,
-            turn=sent.step.turn,
-            pass_=sent.live.number,
-            slot=sent.slot,
-            phase=int(Phase.STEADY),
-            status=int(status),
-            finish=int(stream.finish),
-            kernel_stamps=int(exchange.kernel_stamps),
-            http_status=exchange.http_status,
-            flags=int(flags),
-            scheduled_ns=sent.due_ns,
-            sent_ns=_since(sent_ns, t0),
-            headers_ns=_since(exchange.headers_ns, t0),
-            first_token_ns=_since(stream.first_token_ns, t0),
-            first_text_ns=_since(stream.first_text_ns, t0),
-            last_token_ns=_since(stream.last_token_ns, t0),
-            done_ns=_since(exchange.done_ns, t0),
-            planned_input_tokens=sent.step.input_tokens,
-            planned_output_tokens=sent.step.output_tokens,
-            input_tokens=_or_missing(stream.input_tokens),
-            output_tokens=_or_missing(stream.output_tokens),
-            reasoning_tokens=_or_missing(stream.reasoning_tokens),
-            cached_tokens=_or_missing(stream.cached_tokens),
-            theoretical_cached_tokens=sent.theory,
-            output_chunks=stream.output_chunks,
-            first_chunk_tokens=_or_missing(stream.first_chunk_tokens),
-            parse_errors=stream.parse_errors,
-            coalesced_chunks=stream.coalesced,
-            connect_ns=exchange.connect_ns,
-            chunk_start=start,
-            chunk_count=len(offsets),
-            error=exchange.error or "",
-        )
-
-    def _count(self, exchange: Exchange, sent: _Sent, status: Status) -> None:
-        stream: Any = exchange.stream
-        progress = self.progress
-        if status is Status.OK:
-            progress.ok += 1
-            progress.input_tokens += stream.input_tokens or 0
-            progress.output_tokens += stream.output_tokens or 0
-            if stream.cached_tokens is not None:
-                progress.cached_tokens += stream.cached_tokens
-                progress.cached_of += stream.input_tokens or 0
-            if stream.first_token_ns >= 0:
-                progress.ttft_ms.append(round((stream.first_token_ns - exchange.sent_ns) / 1e6, 3))
-                decoded = stream.output_chunks - 1
-                if decoded > 0:
-                    span = stream.last_token_ns - stream.first_token_ns
-                    progress.itl_ms.append(round(span / decoded / 1e6, 3))
-        elif status is not Status.CANCELLED:
-            progress.failed += 1
-            progress.last_error = redact(exchange.error or "", self._secrets)
-            self._abort_on_failures()
-
     def _abort_on_failures(self) -> None:
         """The public rule: past a floor of finished requests, a failure ratio above the limit ends the run."""
         progress = self.progress
-        finished = progress.ok + progress.failed
-        if self._stopping or finished < max(len(self.slots), 10):
+        if self._stopping or progress.finished < max(len(self.slots), 10):
             return
-        if progress.failed / finished > self.config.error_rate_limit:
+        if progress.failed / progress.finished > self.config.error_rate_limit:
             progress.failing = True
             self.stop()
 
@@ -373,55 +301,6 @@ class Worker:
         """One line of progress for the parent."""
         self.progress.address = str(self.transport.address[1]) if self.transport.address else ""
         emit({"progress": self.progress.take()})
-
-
-class _Sent:
-    """What is known of a request when it is sent."""
-
-    __slots__ = ("due_ns", "live", "seq", "slot", "step", "theory")
-
-    def __init__(self, seq: int, slot: int, live: LiveTree, step: Step, due_ns: int, theory: int) -> None:
-        self.seq = seq
-        self.slot = slot
-        self.live = live
-        self.step = step
-        self.due_ns = due_ns
-        self.theory = theory
-
-
-class Progress(msgspec.Struct):
-    """Running totals, and the latencies that ended since the last report."""
-
-    ok: int = 0
-    failed: int = 0
-    in_flight: int = 0
-    trees_live: int = 0
-    trees_ended: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    cached_of: int = 0
-    drain_cancelled: int = 0
-    failing: bool = False
-    disk_full: bool = False
-    address: str = ""
-    last_error: str | None = None
-    ttft_ms: list[float] = []
-    itl_ms: list[float] = []
-
-    def take(self) -> dict[str, Any]:
-        """A report; the latency lists start anew."""
-        report: dict[str, Any] = msgspec.to_builtins(self)
-        self.ttft_ms, self.itl_ms = [], []
-        return report
-
-
-def _since(t_ns: int, t0: int) -> int:
-    return t_ns - t0 if t_ns >= 0 else -1
-
-
-def _or_missing(value: int | None) -> int:
-    return -1 if value is None else value
 
 
 def emit(message: dict[str, Any]) -> None:

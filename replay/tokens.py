@@ -1,27 +1,40 @@
 """How many tokens the server counts, and which words are exactly one of them. No tokenizer is downloaded.
 
 Three sources: a directory with the tokenizer's own files, the server's tokenize route, or the usage it reports for tiny
-requests. All offer the same two counts, so that words are found in the same way.
+requests. Words are found by counts alone and in the same way from each, so the same tokenizer gives the same words.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 import httpx
 
 from replay.messages import message
+from replay.word_cache import load_words, save_words
 from replay.wordlist import candidates
 from replay.words import WordTable
 from results.errors import EXIT_ENDPOINT, UserError
+from results.redact import redact
 
 WANTED_WORDS = 128
 MINIMUM_WORDS = 64
 _GROUP = 16
-_PROBE_WORDS = 2_000
+_MAX_WEIGHT = 600
+"""Repetitions in one weighed text: with three tokens each it still fits a context of 2,048."""
+_ENOUGH_COUNTS = 48
+"""After so many counts the minimum will do: each may be a request of 50 ms."""
+_SLOW_S = 0.5
+_PROOF_WORDS = (97, 400, 1_500)
+_VOCABULARY_WORD = re.compile("[ Ġ▁]([a-z]{4,5})")
+_MAX_ERROR_CHARS = 300
 
 
 class TextCounter(Protocol):
@@ -30,7 +43,7 @@ class TextCounter(Protocol):
     name: str
 
     def count_text(self, text: str) -> int:
-        """Tokens of `text` alone, without what surrounds every prompt."""
+        """Tokens of `text`, plus a constant of the counter's own (BOS, a chat template): one per call, not per word."""
 
 
 class TokenCounter(TextCounter, Protocol):
@@ -51,6 +64,10 @@ class Refused(Exception):
         self.status = status
 
 
+class Unmeasurable(UserError):
+    """The server's counts are no token counts of our words: prompts can be sent, their sizes can't be promised."""
+
+
 class UsageCounter:
     """Counts by asking for one token and reading `usage.prompt_tokens`: works with every server."""
 
@@ -59,15 +76,22 @@ class UsageCounter:
     def __init__(self, http: httpx.Client, model: str) -> None:
         self._http = http
         self._model = model
-        self._base: int | None = None
+        self._length_field = "max_tokens"
         self.requests = self.prompt_tokens = self.output_tokens = self.cached_tokens = 0
         """What the probe itself has cost the server, by its own usage."""
 
     def count_messages(self, messages: Sequence[dict[str, Any]]) -> int:
         """See TokenCounter."""
-        counted = self.ask({"messages": list(messages), "max_tokens": 1})
+        try:
+            counted = self.ask({"messages": list(messages), self._length_field: 1})
+        except Refused as refusal:
+            # Some endpoints know the field only by its newer name, and say so.
+            if self._length_field != "max_tokens" or "max_completion_tokens" not in str(refusal):
+                raise
+            self._length_field = "max_completion_tokens"
+            return self.count_messages(messages)
         if counted is None:
-            raise UserError(
+            raise Unmeasurable(
                 "the endpoint reports no usage, so prompt tokens can't be known",
                 remedy="switch usage on at the server",
                 exit_code=EXIT_ENDPOINT,
@@ -90,13 +114,7 @@ class UsageCounter:
         return prompt
 
     def count_text(self, text: str) -> int:
-        """Tokens of a user message's content. What the template adds is the same twice, so it falls out."""
-        if self._base is None:
-            once = " the of and to in"
-            self._base = 2 * self._user(once) - self._user(once + once)
-        return self._user(text) - self._base
-
-    def _user(self, text: str) -> int:
+        """See TextCounter; the constant is the chat template around one user message."""
         return self.count_messages([message("user", text)])
 
 
@@ -109,7 +127,7 @@ class ServerCounter:
         self._model = model
         self._route = route
         self._usage = fallback
-        self._takes_messages = True
+        self._takes_messages: bool | None = None
 
     @classmethod
     def detect(cls, http: httpx.Client, model: str, usage: UsageCounter) -> ServerCounter | None:
@@ -128,13 +146,25 @@ class ServerCounter:
         return self._count({"prompt": text, "add_special_tokens": False})
 
     def count_messages(self, messages: Sequence[dict[str, Any]]) -> int:
-        """See TokenCounter; a route that takes only text is completed by the usage of a tiny request."""
-        if self._takes_messages:
-            try:
-                return self._count({"messages": list(messages), "add_generation_prompt": True})
-            except Refused:
-                self._takes_messages = False
-        return self._usage.count_messages(messages)
+        """See TokenCounter; by usage where the route takes only text, or renders messages unlike the chat route."""
+        if self._takes_messages is None:
+            self._takes_messages = self._agrees(messages)
+            if not self._takes_messages:
+                self.name += ", messages by usage"
+        return self._count_chat(messages) if self._takes_messages else self._usage.count_messages(messages)
+
+    def _agrees(self, messages: Sequence[dict[str, Any]]) -> bool:
+        try:
+            counted = self._count_chat(messages)
+        except Refused:
+            return False
+        try:
+            return counted == self._usage.count_messages(messages)
+        except Unmeasurable:
+            return True
+
+    def _count_chat(self, messages: Sequence[dict[str, Any]]) -> int:
+        return self._count({"messages": list(messages), "add_generation_prompt": True})
 
     def _count(self, fields: dict[str, Any]) -> int:
         response = _post(self._http, self._route, {"model": self._model, **fields})
@@ -145,57 +175,70 @@ class ServerCounter:
 
 
 class LocalCounter:
-    """Counts text with tokenizer files in a directory. Messages are the server's to count."""
+    """Counts text with tokenizer files in a directory, read when first needed. Messages are the server's to count."""
 
-    def __init__(self, name: str, encode: Callable[[str], Sequence[int]]) -> None:
-        self.name = name
-        self._encode = encode
-
-    def count_text(self, text: str) -> int:
-        """See TextCounter."""
-        return len(self._encode(text))
+    def __init__(self, path: Path) -> None:
+        self.name = f"directory {path.parent}"
+        self.path = path
+        self._encode: Callable[[str], Sequence[int]] | None = None
+        self._vocabulary: Callable[[], list[str]] = list
 
     @classmethod
     def load(cls, directory: str | Path) -> LocalCounter:
-        """Read `tokenizer.json` or `tekken.json`. UserError names what is missing."""
+        """The counter of a directory with `tokenizer.json` or `tekken.json`. UserError names what is missing."""
         folder = Path(directory)
         if not folder.is_dir():
             raise UserError(f"--tokenizer {directory}: no such directory", remedy="give a directory, server or usage")
-        if (folder / "tokenizer.json").is_file():
-            return cls._fast(folder / "tokenizer.json")
-        if (folder / "tekken.json").is_file():
-            return cls._tekken(folder / "tekken.json")
+        for name in ("tokenizer.json", "tekken.json"):
+            if (folder / name).is_file():
+                return cls(folder / name)
+        found = "only tokenizer.model, which is not read" if (folder / "tokenizer.model").is_file() else "neither is"
         raise UserError(
-            f"--tokenizer {directory}: neither tokenizer.json nor tekken.json there",
+            f"--tokenizer {directory}: tokenizer.json or tekken.json is needed, {found} there",
             remedy="use --tokenizer server or usage, which need no files",
         )
 
-    @classmethod
-    def _fast(cls, path: Path) -> LocalCounter:
-        try:
-            from tokenizers import Tokenizer
-        except ImportError as error:
-            raise UserError(
-                f"--tokenizer {path.parent} needs the tokenizers package",
-                remedy="pip install 'agentx-live[tokenizer]', or use --tokenizer server or usage",
-            ) from error
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise UserError(f"--tokenizer {path}: {error}", remedy="is it a complete tokenizer.json?") from error
-        return cls(f"directory {path.parent}", lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+    @property
+    def digest(self) -> str:
+        """Identity of the tokenizer: SHA-256 of its file, 64 hex digits."""
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
-    @classmethod
-    def _tekken(cls, path: Path) -> LocalCounter:
-        try:
-            from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-        except ImportError as error:
-            raise UserError(
-                f"--tokenizer {path.parent} needs the mistral-common package",
-                remedy="pip install mistral-common, or use --tokenizer server or usage",
-            ) from error
-        tokenizer = Tekkenizer.from_file(path)
-        return cls(f"directory {path.parent}", lambda text: tokenizer.encode(text, bos=False, eos=False))
+    def count_text(self, text: str) -> int:
+        """See TextCounter."""
+        return len(self._open()(text))
+
+    def vocabulary(self) -> list[str]:
+        """All tokens as the file has them (a leading space is ` `, `Ġ` or `▁`), in the order of their ids."""
+        self._open()
+        return self._vocabulary()
+
+    def _open(self) -> Callable[[str], Sequence[int]]:
+        if self._encode is None:
+            try:
+                self._encode = self._fast() if self.path.name == "tokenizer.json" else self._tekken()
+            except ImportError as error:
+                raise UserError(
+                    f"--tokenizer {self.path.parent}: {self.path.name} needs a package that is not there: {error}",
+                    remedy="pip install 'agentx-live[tokenizer]' mistral-common, or use --tokenizer server or usage",
+                ) from error
+            except Exception as error:  # both libraries raise bare Exception, among others
+                reason = redact(str(error))[:_MAX_ERROR_CHARS]
+                raise UserError(f"--tokenizer {self.path}: {reason}", remedy="is the file complete?") from error
+        return self._encode
+
+    def _fast(self) -> Callable[[str], Sequence[int]]:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.path))
+        self._vocabulary = lambda: sorted(vocabulary := tokenizer.get_vocab(), key=lambda token: vocabulary[token])
+        return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _tekken(self) -> Callable[[str], Sequence[int]]:
+        from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+        tokenizer = Tekkenizer.from_file(self.path)
+        self._vocabulary = lambda: list(tokenizer.vocab())
+        return lambda text: list(tokenizer.encode(text, bos=False, eos=False))
 
 
 def _post(http: httpx.Client, route: str, fields: dict[str, Any]) -> httpx.Response:
@@ -206,17 +249,15 @@ def _post(http: httpx.Client, route: str, fields: dict[str, Any]) -> httpx.Respo
             f"POST {route}: {error or type(error).__name__}", remedy="look at the server's log", exit_code=EXIT_ENDPOINT
         ) from error
     if response.status_code >= 400:
-        raise Refused(f"POST {route}: HTTP {response.status_code}: {response.text[:200]}", response.status_code)
+        key = http.headers.get("authorization", "").partition(" ")[2]
+        reason = redact(response.text, [key])[:_MAX_ERROR_CHARS]
+        raise Refused(f"POST {route}: HTTP {response.status_code}: {reason}", response.status_code)
     return response
-
-
-class Unmeasurable(UserError):
-    """The server's counts are no token counts of our words: prompts can be sent, their sizes can't be promised."""
 
 
 def common_words() -> WordTable:
     """Words that are one token in every large vocabulary known to us: the best guess where nothing can be counted."""
-    return WordTable(tuple(f" {word}" for word in candidates()[0][:WANTED_WORDS]))
+    return _table(candidates()[0])
 
 
 def find_words(counter: TextCounter) -> WordTable:
@@ -224,60 +265,144 @@ def find_words(counter: TextCounter) -> WordTable:
 
     The same words for the same tokenizer on every machine. Unmeasurable when there are fewer than 64.
     """
-    best: list[str] = []
-    for group in candidates():
-        good = _single_tokens(counter, group)
-        best = max(best, good, key=len)
-        if len(best) >= WANTED_WORDS:
-            break
-    if len(best) < MINIMUM_WORDS:
-        raise Unmeasurable(
-            f"only {len(best)} words are one token by {counter.name}, {MINIMUM_WORDS} are needed",
-            remedy="is this the tokenizer of a text model? try --tokenizer DIR",
-        )
-    table = WordTable(tuple(f" {word}" for word in best))
-    verify_words(counter, table)
+    if not isinstance(counter, LocalCounter):
+        return _find(counter, candidates())
+    identity = hashlib.sha256(f"{counter.digest} {candidates()}".encode()).hexdigest()
+    kept = load_words(identity)
+    if kept is not None:
+        return kept
+    start = monotonic()
+    try:
+        table = _find(counter, candidates())
+    except Unmeasurable:
+        table = _find(counter, _vocabulary_words(counter.vocabulary()))
+    if monotonic() - start > _SLOW_S:
+        save_words(identity, table)
     return table
 
 
-def _single_tokens(counter: TextCounter, words: Sequence[str]) -> list[str]:
-    """The first WANTED_WORDS good ones, found by halving groups whose counts are too high."""
+def verify_words(counter: TextCounter, table: WordTable) -> None:
+    """Count up to 1,500 words of the table at once; Unmeasurable with both numbers when the count is another."""
+    with _refusals_said(counter):
+        _prove(_Texts(counter), table)
+
+
+def _find(counter: TextCounter, groups: Iterable[Sequence[str]]) -> WordTable:
+    best: list[str] = []
+    with _refusals_said(counter):
+        texts = _Texts(counter)
+        for words in groups:
+            best = max(best, _single_tokens(texts, words), key=len)
+            if len(best) >= MINIMUM_WORDS:
+                table = _table(best)
+                _prove(texts, table)
+                return table
+    raise Unmeasurable(
+        f"only {len(best)} words are one token by {counter.name}, {MINIMUM_WORDS} are needed",
+        remedy="is this the tokenizer of a text model? try --tokenizer DIR",
+    )
+
+
+@contextmanager
+def _refusals_said(counter: TextCounter) -> Iterator[None]:
+    try:
+        yield
+    except Refused as error:
+        raise Unmeasurable(
+            f"tokens can't be counted by {counter.name}: {error}",
+            remedy="look at the server's log",
+            exit_code=EXIT_ENDPOINT,
+        ) from error
+
+
+def _table(words: Sequence[str]) -> WordTable:
+    return WordTable(tuple(f" {word}" for word in words[:WANTED_WORDS]))
+
+
+def _vocabulary_words(vocabulary: Sequence[str]) -> list[list[str]]:
+    """Words that stand in a vocabulary with and without a space, by length, the more numerous length first."""
+    tokens = set(vocabulary)
+    found = [match[1] for token in vocabulary if (match := _VOCABULARY_WORD.fullmatch(token)) and match[1] in tokens]
+    groups = [[word for word in dict.fromkeys(found) if len(word) == size] for size in (4, 5)]
+    return sorted(groups, key=len, reverse=True)
+
+
+class _Texts:
+    """Counts of a counter without its constant, which BOS, the chat template or a first space may be."""
+
+    def __init__(self, counter: TextCounter) -> None:
+        self.name = counter.name
+        self.counts = 0
+        self._counter = counter
+        once = " the of and to in"
+        self._constant = 0
+        self._constant = 2 * self.count(once) - self.count(once + once)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text that begins with a space. Raises Refused."""
+        self.counts += 1
+        return self._counter.count_text(text) - self._constant
+
+    def excess(self, words: Sequence[str], base: int = 1) -> int:
+        """Tokens beyond one per word, those of word k taken base**k times.
+
+        Each word stands there with a space ahead and, on a line of its own, without: one count for both. Excesses can't
+        hide each other, since neither a word nor a line end is less than one token.
+        """
+        weights: list[int] = [base**k for k in range(len(words))]
+        spaced = "".join(f" {word}" * weight for word, weight in zip(words, weights, strict=True))
+        lines = "".join(f"\n{word}" * weight for word, weight in zip(words, weights, strict=True))
+        return self.count(spaced + lines) - 3 * sum(weights)
+
+
+def _single_tokens(texts: _Texts, words: Sequence[str]) -> list[str]:
+    """The first WANTED_WORDS of `words` that are one token; fewer when counting takes too long."""
     good: list[str] = []
     for low in range(0, len(words), _GROUP):
-        if len(good) >= WANTED_WORDS:
+        if len(good) >= (WANTED_WORDS if texts.counts < _ENOUGH_COUNTS else MINIMUM_WORDS):
             break
-        good += _halve(counter, words[low : low + _GROUP], None)
-    return good[:WANTED_WORDS]
+        good += _good_of(texts, words[low : low + _GROUP])
+    return good
 
 
-def _halve(counter: TextCounter, words: Sequence[str], excess: int | None) -> list[str]:
-    """Good words among `words`, whose total excess of tokens may be known already."""
-    if excess is None:
-        excess = _excess(counter, words)
-    if excess == 0:
-        return list(words)
-    if len(words) == 1:
-        return []
-    middle = len(words) // 2
-    left = _excess(counter, words[:middle])
-    return _halve(counter, words[:middle], left) + _halve(counter, words[middle:], excess - left)
+def _good_of(texts: _Texts, group: Sequence[str]) -> list[str]:
+    """Words of `group` that are one token each.
 
-
-def _excess(counter: TextCounter, words: Sequence[str]) -> int:
-    """Tokens beyond one per word, for the words with a space ahead and then, a line each, without: one count for both.
-
-    Excesses can't hide each other: neither a word nor a line end is less than one token.
+    One count tells whether all are. If not, a few weighed counts tell each word's excess, as the digits of a number. A
+    group with more excess than words is not worth them.
     """
-    text = "".join(f" {word}" for word in words) + "".join(f"\n{word}" for word in words)
-    return counter.count_text(text) - 3 * len(words)
+    left = texts.excess(group)
+    if left == 0:
+        return list(group)
+    if not 0 < left <= len(group):
+        return []
+    # A word of n letters is 2n - 1 tokens too many at most: a token per byte, the one space included.
+    base = min(left, 2 * len(group[0]) - 1) + 1
+    size = 1
+    while (base ** (size + 1) - 1) // (base - 1) <= _MAX_WEIGHT:
+        size += 1
+    good: list[str] = []
+    for low in range(0, len(group), size):
+        part = group[low : low + size]
+        weighed = texts.excess(part, base) if left > 0 else 0
+        digits = [weighed // base**k % base for k in range(len(part))]
+        left -= sum(digits)
+        good += [word for word, digit in zip(part, digits, strict=True) if digit == 0]
+    return good
 
 
-def verify_words(counter: TextCounter, table: WordTable) -> None:
-    """Count 2,000 words of the table; Unmeasurable with both numbers when the count is another."""
-    chosen = random.Random(1).choices(table.words, k=_PROBE_WORDS)
-    counted = counter.count_text("".join(chosen))
-    if counted != _PROBE_WORDS:
-        raise Unmeasurable(
-            f"{_PROBE_WORDS} one-token words are {counted} tokens by {counter.name}",
-            remedy="the tokenizer given is not the server's: use --tokenizer server or usage",
-        )
+def _prove(texts: _Texts, table: WordTable) -> None:
+    """Count texts of growing size drawn from the table; a size that the server does not take ends it."""
+    for size in _PROOF_WORDS:
+        chosen = random.Random(size).choices(table.words, k=size)
+        try:
+            counted = texts.count("".join(chosen))
+        except Refused:
+            if size == _PROOF_WORDS[0]:
+                raise
+            return
+        if counted != size:
+            raise Unmeasurable(
+                f"{size} one-token words are {counted} tokens by {texts.name}",
+                remedy="the tokenizer given is not the server's: use --tokenizer server or usage",
+            )

@@ -1,7 +1,7 @@
 """Candidate words for prompts: common English and programming words of four, five and three letters.
 
 Which of them are one token is found out per tokenizer (`replay.tokens`). First come those that were one token in every
-vocabulary looked at when the list was made (eleven, of 8k to 250k tokens), so that few counts suffice with the next.
+vocabulary looked at when the list was made (ten, of 8k to 250k tokens), so that few counts suffice with the next.
 """
 
 from __future__ import annotations
