@@ -7,7 +7,7 @@ answer together with what follows it), so the split within a sum is a convention
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from replay.messages import message
@@ -35,6 +35,8 @@ class ChatShape:
     tool: int | None = None
     """None: the template takes no tool messages, or not at a constant cost."""
     assistant_call: int | None = None
+    takes_system: bool = True
+    """False: the server refuses system messages, and `system` is 0."""
     source: str = ""
     note: str = ""
 
@@ -50,92 +52,78 @@ class _Probe:
         self._counter = counter
         self._words = table.words
 
-    def count(self, roles: Sequence[tuple[str, int]]) -> int:
-        """Prompt tokens of (role, words) messages, as the server counts them."""
+    def count(self, roles: Sequence[tuple[str, int]]) -> int | None:
+        """Prompt tokens of (role, words) messages as the server counts them; None when it refuses them."""
+        from replay.tokens import Refused
+
         shift = 0
         messages = []
         for role, size in roles:
             words = [self._words[(shift + k) % len(self._words)] for k in range(size)]
             messages.append(message(role, "".join(words)))
             shift += size
-        return self._counter.count_messages(messages)
-
-    def accepts(self, roles: Sequence[tuple[str, int]]) -> int | None:
-        """The count, or None when the server refuses the messages."""
-        from replay.tokens import Refused
-
         try:
-            return self.count(roles)
+            return self._counter.count_messages(messages)
         except Refused:
             return None
+
+    def must_count(self, roles: Sequence[tuple[str, int]]) -> int:
+        """The same. Raises Unmeasurable when the server refuses."""
+        counted = self.count(roles)
+        if counted is None:
+            raise _unmeasurable(f"the server refuses messages of {', '.join(role for role, _ in roles)}")
+        return counted
 
 
 def measure_shape(counter: TokenCounter, table: WordTable, *, tools: bool = True) -> ChatShape:
     """Measure the template with about ten tiny prompts, and check the result on longer ones.
 
-    Unmeasurable when user and assistant messages do not have a constant cost.
+    Raises Unmeasurable when user and assistant messages do not have a constant cost.
     """
     probe = _Probe(counter, table)
     u, a, s = ("user", _W), ("assistant", _W), ("system", _W)
-    one = probe.accepts([u])
-    if one is None:
-        raise _not_linear("the server refuses a single user message")
-    turn = probe.count([u, a, u]) - one - 2 * _W
-    twice = probe.accepts([u, u])
+    one = probe.must_count([u])
+    turn = probe.must_count([u, a, u]) - one - 2 * _W
+    twice = probe.count([u, u])
     user = twice - one - _W if twice is not None else max(0, turn // 2)
-    with_system = probe.accepts([s, u])
+    with_system = probe.count([s, u])
     shape = ChatShape(
         constant=one - user - _W,
         system=0 if with_system is None else with_system - one - _W,
         user=user,
         assistant=turn - user,
+        takes_system=with_system is not None,
         source=counter.name,
-        note="" if with_system is not None else "no system role; ",
+        note="" if with_system is not None else "no system messages: sent as user messages; ",
     )
     longer = [("user", 24), ("assistant", 3), ("user", 60), ("assistant", 40), ("user", 1)]
     if with_system is not None:
         longer.insert(0, ("system", 30))
-    counted = probe.count(longer)
+    counted = probe.must_count(longer)
     if counted != shape.tokens(longer):
-        raise _not_linear(f"a prompt of {shape.tokens(longer)} tokens was counted as {counted}")
-    return _with_tools(probe, shape, u, a) if tools else shape
+        raise _unmeasurable(f"a prompt of {shape.tokens(longer)} tokens was counted as {counted}")
+    return _with_tools(probe, shape) if tools else shape
 
 
-def _with_tools(probe: _Probe, shape: ChatShape, u: tuple[str, int], a: tuple[str, int]) -> ChatShape:
+def _with_tools(probe: _Probe, shape: ChatShape) -> ChatShape:
     """Add tool messages, if the template takes them at a constant cost."""
-    call, tool = ("assistant_call", _W), ("tool", _W)
-    counted = probe.accepts([u, call, tool])
+    u, a, call, tool = ("user", _W), ("assistant", _W), ("assistant_call", _W), ("tool", _W)
+    counted = probe.count([u, call, tool])
     if counted is None:
-        return _noted(shape, "no tool messages")
+        return _without_tools(shape, "no tool messages")
     pair = counted - shape.tokens([u]) - 2 * _W
-    full = ChatShape(
-        shape.constant,
-        shape.system,
-        shape.user,
-        shape.assistant,
-        shape.user,
-        pair - shape.user,
-        shape.source,
-        shape.note,
-    )
+    full = replace(shape, tool=shape.user, assistant_call=pair - shape.user)
     for longer in ([u, call, ("tool", 40), ("assistant_call", 1), tool], [u, call, tool, a, ("user", 9), call, tool]):
-        if probe.accepts(longer) != full.tokens(longer):
-            return _noted(shape, "tool messages have no constant cost")
+        if probe.count(longer) != full.tokens(longer):
+            return _without_tools(shape, "tool messages have no constant cost")
     return full
 
 
-def _noted(shape: ChatShape, note: str) -> ChatShape:
-    return ChatShape(
-        shape.constant,
-        shape.system,
-        shape.user,
-        shape.assistant,
-        source=shape.source,
-        note=f"{shape.note}{note}: sent as user messages",
-    )
+def _without_tools(shape: ChatShape, why: str) -> ChatShape:
+    return replace(shape, note=f"{shape.note}{why}: sent as user messages")
 
 
-def _not_linear(why: str) -> UserError:
+def _unmeasurable(why: str) -> UserError:
     from replay.tokens import Unmeasurable
 
     return Unmeasurable(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,21 +18,14 @@ import httpx
 
 from replay.messages import message
 from replay.word_cache import load_words, save_words
+from replay.word_search import MINIMUM_WORDS, WANTED_WORDS, TextSums, single_tokens, vocabulary_words
 from replay.wordlist import candidates
 from replay.words import WordTable
 from results.errors import EXIT_ENDPOINT, UserError
 from results.redact import redact
 
-WANTED_WORDS = 128
-MINIMUM_WORDS = 64
-_GROUP = 16
-_MAX_WEIGHT = 600
-"""Repetitions in one weighed text: with three tokens each it still fits a context of 2,048."""
-_ENOUGH_COUNTS = 48
-"""After so many counts the minimum will do: each may be a request of 50 ms."""
 _SLOW_S = 0.5
 _PROOF_WORDS = (97, 400, 1_500)
-_VOCABULARY_WORD = re.compile("[ Ġ▁]([a-z]{4,5})")
 _MAX_ERROR_CHARS = 300
 
 
@@ -177,9 +169,11 @@ class ServerCounter:
 class LocalCounter:
     """Counts text with tokenizer files in a directory, read when first needed. Messages are the server's to count."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, digest: str) -> None:
         self.name = f"directory {path.parent}"
         self.path = path
+        self.digest = digest
+        """Identity of the tokenizer: SHA-256 of its file, 64 hex digits."""
         self._encode: Callable[[str], Sequence[int]] | None = None
         self._vocabulary: Callable[[], list[str]] = list
 
@@ -190,18 +184,17 @@ class LocalCounter:
         if not folder.is_dir():
             raise UserError(f"--tokenizer {directory}: no such directory", remedy="give a directory, server or usage")
         for name in ("tokenizer.json", "tekken.json"):
-            if (folder / name).is_file():
-                return cls(folder / name)
+            path = folder / name
+            if path.is_file():
+                try:
+                    return cls(path, hashlib.sha256(path.read_bytes()).hexdigest())
+                except OSError as error:
+                    raise UserError(f"--tokenizer {path}: {error.strerror}", remedy="make it readable") from error
         found = "only tokenizer.model, which is not read" if (folder / "tokenizer.model").is_file() else "neither is"
         raise UserError(
             f"--tokenizer {directory}: tokenizer.json or tekken.json is needed, {found} there",
             remedy="use --tokenizer server or usage, which need no files",
         )
-
-    @property
-    def digest(self) -> str:
-        """Identity of the tokenizer: SHA-256 of its file, 64 hex digits."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def count_text(self, text: str) -> int:
         """See TextCounter."""
@@ -275,7 +268,7 @@ def find_words(counter: TextCounter) -> WordTable:
     try:
         table = _find(counter, candidates())
     except Unmeasurable:
-        table = _find(counter, _vocabulary_words(counter.vocabulary()))
+        table = _find(counter, vocabulary_words(counter.vocabulary()))
     if monotonic() - start > _SLOW_S:
         save_words(identity, table)
     return table
@@ -284,18 +277,18 @@ def find_words(counter: TextCounter) -> WordTable:
 def verify_words(counter: TextCounter, table: WordTable) -> None:
     """Count up to 1,500 words of the table at once; Unmeasurable with both numbers when the count is another."""
     with _refusals_said(counter):
-        _prove(_Texts(counter), table)
+        _prove(TextSums(counter), table, "the tokenizer given is not the server's: use --tokenizer server or usage")
 
 
 def _find(counter: TextCounter, groups: Iterable[Sequence[str]]) -> WordTable:
     best: list[str] = []
     with _refusals_said(counter):
-        texts = _Texts(counter)
+        texts = TextSums(counter)
         for words in groups:
-            best = max(best, _single_tokens(texts, words), key=len)
+            best = max(best, single_tokens(texts, words), key=len)
             if len(best) >= MINIMUM_WORDS:
                 table = _table(best)
-                _prove(texts, table)
+                _prove(texts, table, "it joins words, or does not count tokens: try --tokenizer DIR")
                 return table
     raise Unmeasurable(
         f"only {len(best)} words are one token by {counter.name}, {MINIMUM_WORDS} are needed",
@@ -319,79 +312,7 @@ def _table(words: Sequence[str]) -> WordTable:
     return WordTable(tuple(f" {word}" for word in words[:WANTED_WORDS]))
 
 
-def _vocabulary_words(vocabulary: Sequence[str]) -> list[list[str]]:
-    """Words that stand in a vocabulary with and without a space, by length, the more numerous length first."""
-    tokens = set(vocabulary)
-    found = [match[1] for token in vocabulary if (match := _VOCABULARY_WORD.fullmatch(token)) and match[1] in tokens]
-    groups = [[word for word in dict.fromkeys(found) if len(word) == size] for size in (4, 5)]
-    return sorted(groups, key=len, reverse=True)
-
-
-class _Texts:
-    """Counts of a counter without its constant, which BOS, the chat template or a first space may be."""
-
-    def __init__(self, counter: TextCounter) -> None:
-        self.name = counter.name
-        self.counts = 0
-        self._counter = counter
-        once = " the of and to in"
-        self._constant = 0
-        self._constant = 2 * self.count(once) - self.count(once + once)
-
-    def count(self, text: str) -> int:
-        """Tokens of a text that begins with a space. Raises Refused."""
-        self.counts += 1
-        return self._counter.count_text(text) - self._constant
-
-    def excess(self, words: Sequence[str], base: int = 1) -> int:
-        """Tokens beyond one per word, those of word k taken base**k times.
-
-        Each word stands there with a space ahead and, on a line of its own, without: one count for both. Excesses can't
-        hide each other, since neither a word nor a line end is less than one token.
-        """
-        weights: list[int] = [base**k for k in range(len(words))]
-        spaced = "".join(f" {word}" * weight for word, weight in zip(words, weights, strict=True))
-        lines = "".join(f"\n{word}" * weight for word, weight in zip(words, weights, strict=True))
-        return self.count(spaced + lines) - 3 * sum(weights)
-
-
-def _single_tokens(texts: _Texts, words: Sequence[str]) -> list[str]:
-    """The first WANTED_WORDS of `words` that are one token; fewer when counting takes too long."""
-    good: list[str] = []
-    for low in range(0, len(words), _GROUP):
-        if len(good) >= (WANTED_WORDS if texts.counts < _ENOUGH_COUNTS else MINIMUM_WORDS):
-            break
-        good += _good_of(texts, words[low : low + _GROUP])
-    return good
-
-
-def _good_of(texts: _Texts, group: Sequence[str]) -> list[str]:
-    """Words of `group` that are one token each.
-
-    One count tells whether all are. If not, a few weighed counts tell each word's excess, as the digits of a number. A
-    group with more excess than words is not worth them.
-    """
-    left = texts.excess(group)
-    if left == 0:
-        return list(group)
-    if not 0 < left <= len(group):
-        return []
-    # A word of n letters is 2n - 1 tokens too many at most: a token per byte, the one space included.
-    base = min(left, 2 * len(group[0]) - 1) + 1
-    size = 1
-    while (base ** (size + 1) - 1) // (base - 1) <= _MAX_WEIGHT:
-        size += 1
-    good: list[str] = []
-    for low in range(0, len(group), size):
-        part = group[low : low + size]
-        weighed = texts.excess(part, base) if left > 0 else 0
-        digits = [weighed // base**k % base for k in range(len(part))]
-        left -= sum(digits)
-        good += [word for word, digit in zip(part, digits, strict=True) if digit == 0]
-    return good
-
-
-def _prove(texts: _Texts, table: WordTable) -> None:
+def _prove(texts: TextSums, table: WordTable, remedy: str) -> None:
     """Count texts of growing size drawn from the table; a size that the server does not take ends it."""
     for size in _PROOF_WORDS:
         chosen = random.Random(size).choices(table.words, k=size)
@@ -402,7 +323,4 @@ def _prove(texts: _Texts, table: WordTable) -> None:
                 raise
             return
         if counted != size:
-            raise Unmeasurable(
-                f"{size} one-token words are {counted} tokens by {texts.name}",
-                remedy="the tokenizer given is not the server's: use --tokenizer server or usage",
-            )
+            raise Unmeasurable(f"{size} one-token words are {counted} tokens by {texts.name}", remedy=remedy)

@@ -8,6 +8,7 @@ stands, so any slice of a tape has as many tokens as words, and its bytes are a 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,8 +29,9 @@ class WordTable:
 
     def __post_init__(self) -> None:
         widths = {len(word) for word in self.words}
-        if len(widths) != 1 or not all(word[0] == " " and word.isascii() for word in self.words):
-            raise ValueError("a word table needs ASCII words of one length, each with its leading space")
+        # Nothing that JSON would have to escape.
+        if len(widths) != 1 or not all(re.fullmatch(" [a-z]+", word) for word in self.words):
+            raise ValueError("a word table needs lower-case ASCII words of one length, each with its leading space")
         if len(set(self.words)) != len(self.words):
             raise ValueError("a word table must not repeat words")
 
@@ -71,15 +73,20 @@ class Phrasebook:
     """16,384 distinct phrases of eight words, drawn from a table with a seed."""
 
     def __init__(self, table: WordTable, seed: int = 0) -> None:
+        """Raises ValueError when the table has too few words for so many phrases."""
+        if len(table.words) ** PHRASE_WORDS < 2 * PHRASES:
+            raise ValueError(f"{len(table.words)} words do not make {PHRASES} phrases")
         self.table = table
         words = np.array([word.encode() for word in table.words], dtype=f"S{table.width}")
         # PCG64's raw stream is fixed across numpy versions; Generator.integers is not promised to be.
         raw = np.random.PCG64(seed)
         picks = np.empty((0, PHRASE_WORDS), dtype=np.uint64)
+        radix = np.uint64(len(words)) ** np.arange(PHRASE_WORDS, dtype=np.uint64)
         while len(picks) < PHRASES:
             drawn = raw.random_raw(2 * PHRASES * PHRASE_WORDS).reshape(-1, PHRASE_WORDS) % np.uint64(len(words))
             both = np.concatenate([picks, drawn])
-            _, first = np.unique(both, axis=0, return_index=True)
+            # A phrase as one number; numbers may wrap, then a phrase too many is dropped, never one too few.
+            _, first = np.unique(both @ radix, return_index=True)
             picks = both[np.sort(first)]
         cells = words[picks[:PHRASES]]
         self._phrases = np.ascontiguousarray(cells).view(f"V{PHRASE_WORDS * table.width}").reshape(-1)
