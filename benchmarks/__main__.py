@@ -44,9 +44,9 @@ def flood(binaries: Path, folder: Path) -> list[Row]:
     product.write_corpus(corpus, sessions=64, turns=40, context=200, grow=8, output=500, think_s=0)
 
     def ours() -> float:
-        with yardstick.serving(binaries, ttft_ms=0, itl_ms=0) as (port, log):
+        with yardstick.serving(binaries, ttft_ms=0, itl_ms=0) as (port, _):
             options = ("--concurrency", "64", "--duration", "4s", "--time-scale", "0")
-            return product.run(port, log, corpus, *options).per_100k
+            return product.run(port, corpus, *options).per_100k
 
     def floor() -> float:
         with yardstick.serving(binaries, ttft_ms=0, itl_ms=0) as (port, _):
@@ -68,8 +68,8 @@ def paced(binaries: Path, folder: Path) -> list[Row]:
     product.write_corpus(corpus, sessions=200, turns=20, context=1000, grow=300, output=200, think_s=0.3)
 
     def ours() -> float:
-        with yardstick.serving(binaries, ttft_ms=200, itl_ms=20) as (port, log):
-            return product.run(port, log, corpus, "--concurrency", "200", "--duration", "8s").per_100k
+        with yardstick.serving(binaries, ttft_ms=200, itl_ms=20) as (port, _):
+            return product.run(port, corpus, "--concurrency", "200", "--duration", "8s").per_100k
 
     def floor() -> float:
         with yardstick.serving(binaries, ttft_ms=200, itl_ms=20) as (port, _):
@@ -87,9 +87,9 @@ def large_bodies(binaries: Path, folder: Path) -> list[Row]:
     product.write_corpus(corpus, sessions=64, turns=60, context=80_000, grow=300, output=8, think_s=0)
 
     def ours() -> float:
-        with yardstick.serving(binaries, ttft_ms=0, itl_ms=0, burst=8) as (port, log):
+        with yardstick.serving(binaries, ttft_ms=0, itl_ms=0, burst=8) as (port, _):
             options = ("--concurrency", "64", "--duration", "4s", "--time-scale", "0")
-            return product.run(port, log, corpus, *options).ms_per_request
+            return product.run(port, corpus, *options).ms_per_request
 
     def floor() -> float:
         with yardstick.serving(binaries, ttft_ms=0, itl_ms=0, burst=8) as (port, _):
@@ -109,9 +109,10 @@ def errors(binaries: Path, folder: Path) -> list[Row]:
         ttft, stamp = [], []
         for _ in range(REPEATS):
             with yardstick.serving(binaries, ttft_ms=200, itl_ms=20) as (port, log):
-                done = product.run(port, log, corpus, "--concurrency", str(streams), "--duration", "8s")
-            ttft.append(done.ttft_error_ms)
-            stamp.append(done.stamp_error_ms)
+                done = product.run(port, corpus, "--concurrency", str(streams), "--duration", "8s")
+            found = done.errors_ms(yardstick.read_log(log))  # the server has flushed its log on leaving
+            ttft.append(found[0])
+            stamp.append(found[1])
         for name, runs in (("TTFT error", ttft), ("stamp minus the server's write", stamp)):
             p50, p99 = (median([float(np.percentile(run, q)) for run in runs]) for q in (50, 99))
             out.append((f"{name}, ms, {streams} streams: p50 / p99", f"{p50:.3f} / {p99:.3f}", "", ""))
@@ -138,8 +139,8 @@ def start_up(binaries: Path, folder: Path) -> list[Row]:
     subprocess.run(command, check=True, capture_output=True)
     seconds, memory = [], []
     for _ in range(REPEATS):
-        with yardstick.serving(binaries, ttft_ms=1, itl_ms=0) as (port, log):
-            done = product.run(port, log, corpus, "--concurrency", "8", "--duration", "1s", "--drain", "0s")
+        with yardstick.serving(binaries, ttft_ms=1, itl_ms=0) as (port, _):
+            done = product.run(port, corpus, "--concurrency", "8", "--duration", "1s", "--drain", "0s")
         seconds.append(done.first_request_s)
         memory.append(max(done.parent_rss_bytes, done.rss_bytes) / 1e6)
     return [
@@ -154,8 +155,8 @@ def memory(binaries: Path, folder: Path) -> list[Row]:
     for agents in (20, 220):
         corpus = folder / f"memory-{agents}.parquet"
         product.write_corpus(corpus, sessions=agents, turns=20, context=100_000, grow=300, output=50, think_s=0.5)
-        with yardstick.serving(binaries, ttft_ms=20, itl_ms=5) as (port, log):
-            sizes[agents] = product.run(port, log, corpus, "--concurrency", str(agents), "--duration", "4s").rss_bytes
+        with yardstick.serving(binaries, ttft_ms=20, itl_ms=5) as (port, _):
+            sizes[agents] = product.run(port, corpus, "--concurrency", str(agents), "--duration", "4s").rss_bytes
     each = (sizes[220] - sizes[20]) / 200 / 1e6
     return [("worker memory per live agent, 100k-token context, MB", f"{each:.2f}", "", "")]
 
@@ -181,8 +182,8 @@ def main() -> None:
         "",
         f"`make bench` on {datetime.now(UTC):%Y-%m-%d}: {platform.machine()}, {platform.system()},",
         f"Python {platform.python_version()}, {versions}.",
-        f"Client and server have a core each; medians of {REPEATS} runs in turn with the yardstick's C client doing the",
-        "same work (the floor). Ours is the whole product path.",
+        f"Client and server have a core each; medians of {REPEATS} runs in turn with the yardstick's C client doing",
+        "the same work (the floor). Ours is the whole product path.",
         "",
         "| figure | ours | floor (C) | ratio |",
         "| --- | --- | --- | --- |",

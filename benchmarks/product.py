@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.yardstick import CLIENT_CPU, pinned, read_log
+from benchmarks.yardstick import CLIENT_CPU, Truth, pinned
 from replay.corpus import COLUMNS, CorpusWriter
 
 
@@ -26,14 +25,12 @@ class Measured:
 
     cpu_s: float
     chunks: int
-    requests: int
+    requests: list[dict[str, Any]]
+    t0_ns: int
     rss_bytes: int
-    ttft_error_ms: np.ndarray
-    """TTFT minus the server's (first write - body complete), turns after the first."""
-    stamp_error_ms: np.ndarray
-    """First token's stamp minus the server's write, turns after the first."""
+    """Of the worker, at its largest."""
     first_request_s: float
-    """From the command to the first measured request at the server."""
+    """From the command to the first measured request."""
     parent_rss_bytes: int
 
     @property
@@ -44,7 +41,17 @@ class Measured:
     @property
     def ms_per_request(self) -> float:
         """CPU milliseconds per request."""
-        return self.cpu_s / self.requests * 1e3
+        return self.cpu_s / len(self.requests) * 1e3
+
+    def errors_ms(self, truth: dict[str, Truth]) -> tuple[np.ndarray, np.ndarray]:
+        """After the first turn: TTFT minus (first write - body complete), and first stamp minus that write."""
+        ttft, stamp = [], []
+        for row in self.requests:
+            seen = truth.get(row["request_id"])
+            if seen is not None and row["status"] == "ok" and row["turn"] > 0:
+                ttft.append(row["ttft_s"] * 1e3 - (seen.writes_ns[0] - seen.body_ns) / 1e6)
+                stamp.append((row["first_token_ns"] + self.t0_ns - seen.writes_ns[0]) / 1e6)
+        return np.array(ttft), np.array(stamp)
 
 
 def write_corpus(
@@ -71,42 +78,32 @@ def write_corpus(
             writer.add_session(rows)
 
 
-def run(port: int, log: Path, corpus: Path, *options: str) -> Measured:
-    """Run `agentx run` on its own core and read its records and the server's log."""
+def run(port: int, corpus: Path, *options: str) -> Measured:
+    """Run `agentx run` on its own core and read what it recorded."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-P", "-m", "agentx", "run", "--endpoint", f"http://127.0.0.1:{port}", "--quiet"]
         command += ["--corpus", str(corpus), "--out", out, *options]
         started = monotonic_ns()
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        done = subprocess.run(pinned(CLIENT_CPU, command), capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 1):
-            raise RuntimeError(done.stderr)
+        with subprocess.Popen(
+            pinned(CLIENT_CPU, command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            said = process.stderr.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode not in (0, 1):
+            raise RuntimeError(said)
         (directory,) = Path(out).iterdir()
-        return _read(
-            directory, log, started, max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
-        )
-
-
-def _read(directory: Path, log: Path, started: int, parent_rss: int) -> Measured:
-    client = pq.read_table(directory / "client.parquet").to_pydict()
-    rows = pq.read_table(directory / "requests.parquet")
-    t0 = json.loads((directory / "run.json").read_bytes())["clock"]["t0_monotonic_ns"]
-    ttft_error, stamp_error = [], []
-    os.sync()
-    truth = read_log(log) if log.stat().st_size else {}
-    columns = ("request_id", "turn", "status", "ttft_s", "first_token_ns", "sent_ns")
-    for name, turn, status, ttft, first, _ in zip(*(rows[c].to_pylist() for c in columns), strict=True):
-        if status == "ok" and turn > 0 and name in truth and len(truth[name].writes_ns):
-            seen = truth[name]
-            ttft_error.append(ttft * 1e3 - (seen.writes_ns[0] - seen.body_ns) / 1e6)
-            stamp_error.append((first + t0 - seen.writes_ns[0]) / 1e6)
+        client = pq.read_table(directory / "client.parquet").to_pydict()
+        columns = ["request_id", "turn", "status", "ttft_s", "first_token_ns", "sent_ns", "output_chunks"]
+        rows = pq.read_table(directory / "requests.parquet", columns=columns).to_pylist()
+        t0 = json.loads((directory / "run.json").read_bytes())["clock"]["t0_monotonic_ns"]
     return Measured(
         cpu_s=sum(client["cpu_ns"]) / 1e9,
-        chunks=sum(rows["output_chunks"].to_pylist()),
-        requests=rows.num_rows,
+        chunks=sum(row["output_chunks"] for row in rows),
+        requests=rows,
+        t0_ns=t0,
         rss_bytes=max(client["rss_bytes"]),
-        ttft_error_ms=np.array(ttft_error),
-        stamp_error_ms=np.array(stamp_error),
-        first_request_s=(t0 + min(rows["sent_ns"].to_pylist()) - started) / 1e9,
-        parent_rss_bytes=parent_rss,
+        first_request_s=(t0 + min(row["sent_ns"] for row in rows if row["sent_ns"] is not None) - started) / 1e9,
+        parent_rss_bytes=usage.ru_maxrss * 1024,
     )

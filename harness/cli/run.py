@@ -131,7 +131,7 @@ def run_command(
         ca_file=ca_file,
         insecure=insecure,
     )
-    finished = run(options, _api_key(api_key_file), sys.argv[1:])
+    finished = run(options, read_api_key(api_key_file), sys.argv[1:])
     print_summary(finished.summary, finished.directory, as_json=as_json)
     if finished.signal is not None:
         return 128 + finished.signal  # 130 for Ctrl-C, 143 for TERM, as a shell reports them
@@ -151,7 +151,8 @@ def _workers(text: str) -> int | None:
     return int(text)
 
 
-def _api_key(file: Path | None) -> str | None:
+def read_api_key(file: Path | None) -> str | None:
+    """The API key from a file or the environment; never from a flag, which the process list would show."""
     if file is not None:
         try:
             return file.read_text().strip()
