@@ -59,7 +59,7 @@ def salt64(*parts: str | int | bytes) -> int:
     """A 64-bit salt from any parts; different tuples of parts give different salts."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        data = part if isinstance(part, bytes) else f"{type(part).__name__}:{part}".encode()
+        data = type(part).__name__.encode() + b":" + (part if isinstance(part, bytes) else str(part).encode())
         digest.update(len(data).to_bytes(4, "little") + data)
     return int.from_bytes(digest.digest(), "little")
 
@@ -105,7 +105,8 @@ class Phrasebook:
         cells = self._phrases[picks.astype(np.intp)]
         width = self.table.width
         if block_size % PHRASE_WORDS:
-            cells = cells.view("u1").reshape(high - low, -1)[:, : block_size * width]
+            row = per_block * PHRASE_WORDS * width
+            cells = np.ascontiguousarray(cells.view("u1").reshape(high - low, row)[:, : block_size * width])
         text = cells.tobytes()
         start = (first - low * block_size) * width
         return text[start : start + count * width]
