@@ -63,6 +63,8 @@ class ImportView:
         print(f"{output}: {output.stat().st_size:,} bytes in {seconds:.1f} s")
         if report.renamed:
             print(f"{report.renamed} sessions had an id seen before and got a suffix", file=sys.stderr)
+        for name, count in report.unknown_fields.most_common(_MAX_NAMED):
+            print(f"ignored {count:,} times the unknown field {name!r}", file=sys.stderr)
         for name, reason in report.skipped[:_MAX_NAMED]:
             print(f"skipped {name}: {reason}", file=sys.stderr)
         if len(report.skipped) > _MAX_NAMED:

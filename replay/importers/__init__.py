@@ -29,6 +29,8 @@ class ImportReport:
     input_tokens: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """(document, reason) for every document left out."""
+    unknown_fields: Counter[str] = field(default_factory=Counter)
+    """Fields that were ignored because nobody knows them, and how often each came."""
     renamed: int = 0
     """Sessions whose id had been seen before; they got a suffix."""
 
@@ -62,7 +64,7 @@ def import_traces(
             try:
                 if document.problem is not None:
                     raise weka.Malformed(document.problem)
-                session, rows = decode(document.data, document.name)
+                session, rows, unknown = decode(document.data, document.name)
             except weka.Malformed as error:
                 if strict:
                     raise UserError(f"{document.name}: {error}", remedy="mend it, or drop --strict") from error
@@ -74,6 +76,7 @@ def import_traces(
                 report.renamed += 1
                 unique = f"{session}#{seen[session]}"
                 rows = [{**row, "session_id": unique} for row in rows]
+            report.unknown_fields += unknown
             writer.add_session(rows)
             _count(report, rows)
             on_progress(document.progress, report)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,22 +57,37 @@ class _Kind(msgspec.Struct, frozen=True):
     type: str
 
 
+Row = dict[str, Any]
+
+
 class Malformed(ValueError):
     """A trace that can't be used; the text says where and why."""
 
 
+class Decoded(NamedTuple):
+    """One trace: rows (CONTRACT: "Corpus file") ordered by lane and turn, and the fields nobody knows, counted."""
+
+    session: str
+    rows: list[Row]
+    unknown: Counter[str]
+
+
+_keys = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_USED = {f.encode_name for t in (WekaTrace, WekaRequest, WekaSubagent) for f in msgspec.structs.fields(t)}
+_KNOWN = _USED | {"models", "totals", "subagent_type", "total_tokens", "tool_use_count", "status"}
+"""The documented fields, also those that a replay does not need."""
 _trace = msgspec.json.Decoder(WekaTrace).decode
 _kind = msgspec.json.Decoder(_Kind).decode
 _request = msgspec.json.Decoder(WekaRequest).decode
 _subagent = msgspec.json.Decoder(WekaSubagent).decode
-Row = dict[str, Any]
 
 
-def decode(data: bytes, fallback_id: str) -> tuple[str, list[Row]]:
-    """Session id and rows (CONTRACT: "Corpus file") of one trace, ordered by lane and turn. Raises Malformed."""
+def decode(data: bytes, fallback_id: str) -> Decoded:
+    """Read one trace; `fallback_id` names it where it has no id. Raises Malformed."""
     try:
         trace = _trace(data)
         entries = [_entry(raw) for raw in trace.requests]
+        unknown = _unknown(data, trace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(str(error)) from error
     if trace.hash_id_scope != "local":
@@ -89,7 +104,13 @@ def decode(data: bytes, fallback_id: str) -> tuple[str, list[Row]]:
     for number, entry in enumerate(entries):
         if isinstance(entry, WekaSubagent) and entry.requests:
             rows += _child(session, number, entry, trace, rows[: len(main)], names)
-    return session, rows
+    return Decoded(session, rows, unknown)
+
+
+def _unknown(data: bytes, trace: WekaTrace) -> Counter[str]:
+    """Names of top-level and entry fields that this reader does not know."""
+    names = Counter(name for raw in (data, *trace.requests) for name in _keys(raw))
+    return Counter({name: count for name, count in names.items() if name not in _KNOWN})
 
 
 def _entry(raw: msgspec.Raw) -> WekaRequest | WekaSubagent:

@@ -541,3 +541,93 @@ def test_bytes_nobody_asked_for_close_the_idle_connection() -> None:
             assert server.requests[1].connection == 3
 
     run(main())
+
+
+def test_https_goes_through_a_tunnel_of_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, certificate = self_signed()
+    asked: list[bytes] = []
+
+    async def main() -> None:
+        async with raw_server(normal_answer, tls=context) as server:
+
+            async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                head = await reader.readuntil(b"\r\n\r\n") if not reader.at_eof() else b""
+                asked.append(head)
+                upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+                async def pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                    while data := await source.read(65536):
+                        sink.write(data)
+                    sink.close()
+
+                await asyncio.gather(pipe(reader, upstream), pipe(upstream_reader, writer))
+
+            async def quietly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                try:
+                    await tunnel(reader, writer)
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    pass
+                finally:
+                    writer.close()
+
+            proxy = await asyncio.start_server(quietly, "127.0.0.1", 0)
+            port = proxy.sockets[0].getsockname()[1]
+            monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
+            endpoint = parse_endpoint("https://inference.example:8443", insecure=True, ca_file=certificate)
+            async with client(endpoint) as c:
+                assert (await c.ask()).status is Status.OK
+            proxy.close()
+            assert asked[-1].startswith(b"CONNECT inference.example:8443 HTTP/1.1\r\n")
+
+    run(main())
+
+
+def test_a_proxy_that_refuses_the_tunnel_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")
+
+    async def main() -> None:
+        async with raw_server(script) as proxy:
+            monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+            async with client(parse_endpoint("https://inference.example", insecure=True)) as c:
+                exchange = await c.ask()
+                assert exchange.status is Status.CONNECT_ERROR
+                assert "407" in str(exchange.error)
+
+    run(main())
+
+
+def test_p68_small_writes_are_not_held_back() -> None:
+    async def main() -> None:
+        async with raw_server(normal_answer) as server, client(server.url, connections=1) as c:
+            (connection,) = c.transport.connections
+            assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    run(main())
+
+
+def test_p63_large_bodies_do_not_delay_each_other_s_times() -> None:
+    """64 bodies of 400 KB at once: what the client reports is what the server did, not its own queue."""
+
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.head()
+        await writer.event(delta(content="x"))
+        wrote[request.headers["x-request-id"]] = writer.written[-1][0]
+        await writer.event(finish())
+        await writer.event("[DONE]")
+        await writer.end()
+
+    wrote: dict[str, int] = {}
+
+    async def main() -> None:
+        async with raw_server(script) as server, client(server.url, connections=64) as c:
+            waiting = [c.start((b"x" * 400_000,)) for _ in range(64)]
+            for number, future in enumerate(waiting, start=1):
+                exchange = await future
+                assert exchange.status is Status.OK
+                assert isinstance(exchange.stream, ChatStream)
+                late = exchange.stream.first_token_ns - wrote[f"r-{number}"]
+                assert -1_000_000 < late < 20_000_000
+
+    run(main())
