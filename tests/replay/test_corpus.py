@@ -63,9 +63,13 @@ def test_the_digest_is_of_the_content(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failed_import_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), CorpusWriter(tmp_path / "c.parquet", {}) as writer:
-        writer.add_session([row(turn=0, start_s=0, input_tokens=1, output_tokens=1, ids=[])])
-        raise RuntimeError
+    def broken() -> None:
+        with CorpusWriter(tmp_path / "c.parquet", {}) as writer:
+            writer.add_session([row(turn=0, start_s=0, input_tokens=1, output_tokens=1, ids=[])])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        broken()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -110,8 +110,8 @@ def test_every_container_gives_the_same_corpus(tmp_path: Path, make: Callable[[P
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
 def test_a_single_json_file(tmp_path: Path, suffix: str) -> None:
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstd}[suffix]
-    (tmp_path / f"t.json{suffix}").write_bytes(pack(encode(TRACES[0])))
+    packers: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".zst": zstd}
+    (tmp_path / f"t.json{suffix}").write_bytes(packers[suffix](encode(TRACES[0])))
     assert bring_in(tmp_path / f"t.json{suffix}")[1].requests == 2
 
 
