@@ -102,11 +102,11 @@ class Phrasebook:
         per_block = -(-block_size // PHRASE_WORDS)
         steps = np.arange(per_block, dtype=np.uint64) * _GOLDEN
         picks = splitmix64(keys[low:high, None] + steps) & np.uint64(PHRASES - 1)
-        cells = self._phrases[picks.astype(np.intp)]
+        cells = self._phrases.take(picks.astype(np.intp))
         width = self.table.width
+        row = per_block * PHRASE_WORDS * width
+        text = cells.view("u1").reshape(high - low, row)
         if block_size % PHRASE_WORDS:
-            row = per_block * PHRASE_WORDS * width
-            cells = np.ascontiguousarray(cells.view("u1").reshape(high - low, row)[:, : block_size * width])
-        text = cells.tobytes()
+            text = np.ascontiguousarray(text[:, : block_size * width])
         start = (first - low * block_size) * width
-        return text[start : start + count * width]
+        return text.reshape(-1)[start : start + count * width].tobytes()
