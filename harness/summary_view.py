@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -17,15 +18,16 @@ def print_summary(summary: dict[str, Any], directory: Path, *, as_json: bool) ->
         sys.stdout.write(json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
-    console.print(_table(summary))
+    console.print(_latencies(summary))
+    console.print(_figures(summary))
     for reason in summary["invalid_reasons"]:
-        console.print(f"[red]not valid:[/red] {reason}", soft_wrap=True)
+        console.print(f"[red]not valid:[/red] {escape(reason)}", soft_wrap=True)
     for warning in summary["warnings"]:
-        console.print(f"[yellow]warning:[/yellow] {warning}", soft_wrap=True)
+        console.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
     console.print(f"run directory: {directory}", soft_wrap=True, markup=False)
 
 
-def _table(summary: dict[str, Any]) -> Table:
+def _latencies(summary: dict[str, Any]) -> Table:
     table = Table(title=f"{summary['run_id']}  {'valid' if summary['valid'] else 'NOT VALID'}", title_justify="left")
     for heading in ("", "p50", "p90", "p99", "n"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -35,24 +37,21 @@ def _table(summary: dict[str, Any]) -> Table:
         table.add_row(label, *(_milliseconds(stats[q]) for q in ("p50", "p90", "p99")), f"{stats['n']:,}")
     speed = summary["interactivity"]["e2e_normalised"]
     table.add_row("interactivity", *(_rate(speed[q], "tok/s") for q in ("p50", "p90", "p99")), "")
-    table.add_section()
-    for label, value in _figures(summary):
-        table.add_row(label, value)
     return table
 
 
-def _figures(summary: dict[str, Any]) -> list[tuple[str, str]]:
+def _figures(summary: dict[str, Any]) -> Table:
     requests, throughput, cache = summary["requests"], summary["throughput"], summary["cache"]
-    return [
-        ("requests", f"{requests['ok']:,} ok"),
-        ("", f"{requests['failed']:,} failed"),
-        ("", f"{requests['cancelled']:,} cancelled"),
-        ("input", _rate(throughput["input_tok_s"], "tok/s")),
+    table = Table(show_header=False)
+    for label, value in (
+        ("requests", f"{requests['ok']:,} ok, {requests['failed']:,} failed, {requests['cancelled']:,} cancelled"),
+        ("input", f"{_rate(throughput['input_tok_s'], 'tok/s')}, from cache {_percent(cache['achieved'])}"),
+        ("  in theory", f"{_percent(cache['theoretical'])} by an infinite prefix cache"),
         ("output", _rate(throughput["output_tok_s"], "tok/s")),
-        ("cache hits", _percent(cache["achieved"])),
-        ("  theoretical", _percent(cache["theoretical"])),
-        ("sessions ended", f"{summary['jobs']['completed']:,}"),
-    ]
+        ("sessions", f"{summary['jobs']['completed']:,} completed"),
+    ):
+        table.add_row(label, value)
+    return table
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -79,7 +79,6 @@ class Worker:
         self._end_timer: asyncio.TimerHandle | None = None
         self._send_lag_max = 0
         self._stopping = False
-        self._aborting = False
 
     # lifecycle
 
@@ -112,10 +111,10 @@ class Worker:
         self._end_timer = self.loop.call_later(self.config.drain_s, self._drain_over)
         self._do(self.scheduler.stop(self._now()))
 
-    def abort(self, reason: str = "interrupted twice") -> None:
+    def abort(self) -> None:
         """Stop at once: what is in flight is cancelled."""
         self.stop()
-        self.transport.cancel_all(reason)
+        self.transport.cancel_all("interrupted twice")
 
     def _drain_over(self) -> None:
         self.progress.drain_cancelled = self.transport.in_flight

@@ -270,7 +270,7 @@ class _Cutter:
         end = step.input_tokens
         room = end - self.cost[USER] - 1
         system_end = min(system_tokens, room)
-        if system_end - self.shape.constant > self.cost[SYSTEM]:
+        if self.shape.takes_system and system_end - self.shape.constant > self.cost[SYSTEM]:
             return self._message(self._message(None, SYSTEM, system_end, step), USER, end, step)
         return self._message(None, USER, end, step)
 

@@ -70,12 +70,14 @@ def truth_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def hostile(script: Script, **options: Any) -> Iterator[RawServer]:
-    """A raw server in a thread; it answers GETs and probes itself, `script` gets the streams."""
+def hostile(script: Script, key: str | None = None) -> Iterator[RawServer]:
+    """A raw server in a thread; it answers GETs and probes itself, `script` gets the streams. `key`: who may ask."""
     ready, stop, box = threading.Event(), threading.Event(), []
 
     async def dispatch(request: Request, writer: Writer) -> None:
-        if request.head.startswith(b"GET"):
+        if key is not None and request.headers.get("authorization") != f"Bearer {key}":
+            await writer.raw(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+        elif request.head.startswith(b"GET"):
             found = b"/v1/models" in request.head[:40]
             body = b'{"data":[{"id":"m"}]}' if found else b"{}"
             status = b"200 OK" if found else b"404 Not Found"
@@ -86,7 +88,7 @@ def hostile(script: Script, **options: Any) -> Iterator[RawServer]:
             await script(request, writer)
 
     async def main() -> None:
-        async with raw_server(dispatch, **options) as server:
+        async with raw_server(dispatch) as server:
             box.append(server)
             ready.set()
             while not stop.is_set():
@@ -436,6 +438,19 @@ def test_bad_input_is_one_line_with_a_remedy(tmp_path: Path, arguments: tuple[st
     assert "Traceback" not in done.stderr
     assert "CANARY" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_p66_every_call_of_the_preflight_carries_the_key(tmp_path: Path) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await normal_answer(request, writer, tokens=int(request.json()["max_tokens"]), step_ms=0.05)
+
+    options = ("--concurrency", "1", "--sessions", "1", "--out", str(tmp_path), *QUICK)
+    with hostile(script, key="sesame") as server:
+        refused = agentx("run", "--endpoint", server.url, *options, AGENTX_API_KEY="", OPENAI_API_KEY="")
+        done = agentx("run", "--endpoint", server.url, *options, AGENTX_API_KEY="sesame")
+    assert refused.returncode == 3
+    assert "GET /v1/models says 401" in refused.stderr
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_unwritable_folder_is_said_before_anything_is_sent(tmp_path: Path) -> None:

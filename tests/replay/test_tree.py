@@ -245,6 +245,14 @@ def test_trees_share_nothing_but_the_head_the_trace_says(tmp_path: Path) -> None
     assert shared_prefix(a, b) // WORDS.width < 16
 
 
+def test_a_server_without_system_messages_gets_none() -> None:
+    corpus = Corpus.load(builtin_path())
+    shape = ChatShape(constant=3, system=0, user=5, assistant=6, takes_system=False)
+    check_session(corpus, 0, shape)
+    tree = live(corpus, 0, shape)
+    assert {m["role"] for m in messages(tree.render(tree.tree.steps[3]))} == {"user", "assistant"}
+
+
 def test_another_salt_is_another_text() -> None:
     corpus = Corpus.load(builtin_path())
     one, two = live(corpus, 0, salt="one"), live(corpus, 0, salt="two")
