@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import httptools
 
 from replay import stamps
-from replay.chunked import feed_chunks
 from replay.exchange import Buffer, Exchange
 from replay.stamps import ANCILLARY_BYTES, StampClock, stamp_ns
 from results.records import Flag, Status
@@ -61,8 +60,6 @@ class Connection:
         self._pending: list[memoryview] = []
         self._writing = False
         self._complete = self._keep = False
-        self._chunk_ended = self._between_chunks = False
-        self._rest = b""
         self._content_type = self._encoding = b""
         self._parser = httptools.HttpResponseParser(self)
         self._tls: ssl.SSLObject | None = None
@@ -135,7 +132,7 @@ class Connection:
         """Send one request; the connection must be IDLE."""
         self.state = State.BUSY
         self.exchange = exchange
-        self._complete = self._chunk_ended = self._between_chunks = False
+        self._complete = False
         exchange.reused = self.requests > 0
         self.requests += 1
         exchange.kernel_stamps = self._kernel
@@ -261,23 +258,8 @@ class Connection:
         if exchange is None:
             self._drop_idle()  # bytes nobody asked for: a late error page or a broken server
             return
-        if self._between_chunks:
-            full = len(data) >= READ_BYTES
-            if self._rest:
-                data, self._rest = self._rest + data, b""
-            position, partial = feed_chunks(data, self._feed, self._t_ns)
-            if position == len(data):
-                return
-            data = data[position:]
-            if partial and full and len(data) < READ_BYTES:
-                self._rest = data  # the rest of the chunk waits in the socket
-                return
-            self._between_chunks = False
-        elif exchange.first_byte_ns < 0:
+        if exchange.first_byte_ns < 0:
             exchange.first_byte_ns = self._t_ns
-        self._parse(data, exchange)
-
-    def _parse(self, data: bytes, exchange: Exchange) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:
@@ -290,9 +272,6 @@ class Connection:
             self._keep = False  # the answer is whole; what follows it is garbage
         if self._complete:
             self._finished(exchange)
-        else:
-            # A size line begun but not ended can't end in CRLF, so this is certain.
-            self._between_chunks = self._chunk_ended and data.endswith(b"\r\n")
 
     def _receive_tls(self, data: bytes) -> None:
         assert self._tls is not None
@@ -350,13 +329,8 @@ class Connection:
             self._feed = exchange.feed
 
     def on_body(self, body: bytes) -> None:
-        """Parser callback, for body bytes that `feed_chunks` did not take."""
-        self._chunk_ended = False
+        """Parser callback, once per HTTP chunk: the hottest line of the client."""
         self._feed(body, self._t_ns)
-
-    def on_chunk_complete(self) -> None:
-        """Parser callback."""
-        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         """Parser callback; interim 1xx answers do not count."""
@@ -388,8 +362,6 @@ class Connection:
         if exchange.first_byte_ns < 0:
             self._lost(ConnectionResetError("closed before any byte of the answer"))
             return
-        if self._rest:
-            self._parse(self._rest, exchange)
         self.close()
         # A body without a length ends with the connection; the stream's own end marker tells if it is whole.
         exchange.finish(self._t_ns, clean=False)

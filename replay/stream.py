@@ -33,6 +33,8 @@ _OVERFLOW = ("context length", "maximum context", "context_length_exceeded", "pr
 _PLAIN = re.compile(rb"[ !#-\[\]-~]+").fullmatch
 """Printable ASCII without quote and backslash: such text stands in JSON as it is."""
 _TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|thinking|delta)"\s*:\s*"((?:[^"\\]|\\.)+)"')
+_COALESCED = int(Flag.COALESCED)
+"""As a plain integer: combining enum members costs more than all else that a token does."""
 _MARK = b"agentx-mark"
 _MAX_FRAMES = 2
 _SHORT_SHARE = 0.9
@@ -198,7 +200,7 @@ class AnswerStream:
             self.first_token_ns = t_ns
         elif t_ns == self.last_token_ns:
             self.coalesced += 1
-            self.flags |= Flag.COALESCED
+            self.flags |= _COALESCED
         if visible and self.first_text_ns < 0:
             self.first_text_ns = t_ns
         self.last_token_ns = t_ns

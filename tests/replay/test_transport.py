@@ -75,15 +75,16 @@ def test_a_normal_answer_is_timed_by_the_kernel() -> None:
         await writer.event(delta(role="assistant", content=""))
         await writer.at(40)
         await writer.event(delta(content=" a"))
-        sent_a.append(writer.written[-1][0])
+        wrote.append(writer.written[-1][0])
         await writer.at(60)
         await writer.event(delta(content=" b"))
+        wrote.append(writer.written[-1][0])
         await writer.event(finish())
         await writer.event(usage(7, 2, 5))
         await writer.event("[DONE]")
         await writer.end()
 
-    sent_a: list[int] = []
+    wrote: list[int] = []
 
     async def main() -> None:
         async with raw_server(script) as server, client(server.url) as c:
@@ -93,8 +94,9 @@ def test_a_normal_answer_is_timed_by_the_kernel() -> None:
             assert exchange.status is Status.OK
             assert exchange.kernel_stamps
             assert (stream.input_tokens, stream.output_tokens, stream.cached_tokens) == (7, 2, 5)
-            assert ms(sent_a[0], stream.first_token_ns) == pytest.approx(0, abs=1.0)
-            assert ms(stream.first_token_ns, stream.last_token_ns) == pytest.approx(20, abs=5)
+            # Against the server's own writes, which a busy machine may make late.
+            assert ms(wrote[0], stream.first_token_ns) == pytest.approx(0, abs=5.0)
+            assert ms(wrote[1], stream.last_token_ns) == pytest.approx(0, abs=5.0)
             assert exchange.sent_ns <= exchange.headers_ns <= stream.first_token_ns <= exchange.done_ns
             request = server.requests[0]
             assert request.headers["x-request-id"] == "r-1"
