@@ -9,6 +9,7 @@ parsed again. Everything else is parsed.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
 from typing import Any
 
@@ -42,7 +43,7 @@ _SHORT_SHARE = 0.9
 _decode = msgspec.json.Decoder().decode
 
 
-class AnswerStream:
+class AnswerStream(ABC):
     """Times and counts of one answer, whatever its dialect.
 
     Times are CLOCK_MONOTONIC nanoseconds, -1 until known; token counts are None until said.
@@ -191,9 +192,9 @@ class AnswerStream:
             self.error = text
             self.status = Status.CONTEXT_OVERFLOW if is_overflow(text) else Status.STREAM_ERROR
 
+    @abstractmethod
     def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
-        """One decoded event of the dialect."""
-        raise NotImplementedError
+        """One decoded event of the dialect; `raw` is its exact bytes when it came whole in one part."""
 
     def _token(self, t_ns: int, visible: bool) -> None:
         if self.first_token_ns < 0:
