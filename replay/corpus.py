@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 METADATA_KEY = b"agentx.corpus"
 MISSING = -1
+_REMEDY = "make one with `agentx traces import`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,14 @@ class Corpus:
 
         path = Path(path)
         if not path.is_file():
-            raise UserError(f"--corpus {path}: no such file", remedy="make one with `agentx traces import`")
+            what = "not a file" if path.exists() else "no such file"
+            raise UserError(f"--corpus {path}: {what}", remedy=_REMEDY)
         try:
             with pq.ParquetFile(path) as file:
                 meta = _checked_meta(file, path)
-                table = file.read()
+                table = file.read(columns=list(COLUMNS))
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"--corpus {path}: not a Parquet file: {_first_line(error)}") from error
+            raise UserError(f"--corpus {path}: not a Parquet file: {_first_line(error)}", remedy=_REMEDY) from error
         return _from_table(table.combine_chunks(), meta)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -103,14 +107,21 @@ class Corpus:
 def _checked_meta(file: pq.ParquetFile, path: Path) -> dict[str, Any]:
     text = (file.metadata.metadata or {}).get(METADATA_KEY)
     if text is None:
-        raise UserError(f"--corpus {path}: not a corpus", remedy="make one with `agentx traces import`")
-    meta: dict[str, Any] = json.loads(text)
+        raise UserError(f"--corpus {path}: not a corpus", remedy=_REMEDY)
+    try:
+        meta = dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--corpus {path}: broken metadata", remedy=_REMEDY) from error
     if meta.get("format") != FORMAT_VERSION:
         raise UserError(f"--corpus {path}: format {meta.get('format')}, this version reads {FORMAT_VERSION}")
-    missing = [column for column in COLUMNS if column not in file.schema_arrow.names]
-    if missing or not file.metadata.num_rows:
-        what = f"no column {missing[0]}" if missing else "no requests"
-        raise UserError(f"--corpus {path}: {what}", remedy="import it again")
+    if not isinstance(meta.get("digest"), str):
+        raise UserError(f"--corpus {path}: no digest", remedy=_REMEDY)
+    found = file.schema_arrow
+    for column in corpus_schema():
+        if column.name not in found.names or found.field(column.name).type != column.type:
+            raise UserError(f"--corpus {path}: no column {column.name} of type {column.type}", remedy=_REMEDY)
+    if not file.metadata.num_rows:
+        raise UserError(f"--corpus {path}: no requests", remedy=_REMEDY)
     return meta
 
 
@@ -177,7 +188,7 @@ class CorpusWriter:
 
     def __init__(self, path: Path, meta: Mapping[str, Any]) -> None:
         self._path = path
-        self._temporary = path.with_name(path.name + ".tmp")
+        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         self._meta = dict(meta)
         self._rows: list[Mapping[str, Any]] = []
         self._digest = DigestBuilder()
@@ -187,12 +198,14 @@ class CorpusWriter:
     def __enter__(self) -> CorpusWriter:
         import pyarrow.parquet as pq
 
+        if self._path.is_dir():
+            raise UserError(f"-o {self._path}: that is a folder", remedy="name the file to write")
         try:
             self._writer = pq.ParquetWriter(
                 self._temporary, self._schema, compression="zstd", compression_level=12, use_dictionary=True
             )
         except OSError as error:
-            raise UserError(f"-o {self._path}: {error.strerror or _first_line(error)}") from error
+            raise self._unwritable(error) from error
         return self
 
     def add_session(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -212,25 +225,50 @@ class CorpusWriter:
         if not self._rows:
             return
         columns = {
-            name: [
-                [{"first": f, "count": c} for f, c in row[name]] if name == "blocks" else row[name]
-                for row in self._rows
-            ]
+            name: _run_lists([row[name] for row in self._rows])
+            if name == "blocks"
+            else [row[name] for row in self._rows]
             for name in COLUMNS
         }
-        self._writer.write_table(pa.table(columns, schema=self._schema))
+        try:
+            self._writer.write_table(pa.table(columns, schema=self._schema))
+        except OSError as error:
+            raise self._unwritable(error) from error
         self._rows.clear()
 
     def __exit__(self, kind: object, value: object, traceback: object) -> None:
-        if kind is not None:
-            self._writer.close()
+        try:
+            if kind is None:
+                self._complete()
+            else:
+                with suppress(OSError):  # the disk may be full: what matters is the error that led here
+                    self._writer.close()
+        finally:
             self._temporary.unlink(missing_ok=True)
-            return
+
+    def _complete(self) -> None:
         self._flush()
         meta = {"format": FORMAT_VERSION, "digest": self._digest.hexdigest(), **self._meta}
-        self._writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(meta)})
-        self._writer.close()
-        self._temporary.replace(self._path)
+        try:
+            self._writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(meta)})
+            self._writer.close()
+            self._temporary.replace(self._path)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(f"-o {self._path}: {os.strerror(error.errno) if error.errno else _first_line(error)}")
+
+
+def _run_lists(blocks: Sequence[Sequence[tuple[int, int]]]) -> pa.Array:
+    """Lists of (first, count) pairs as a column, without an object per run."""
+    import pyarrow as pa
+
+    runs = np.array([run for row in blocks for run in row], dtype=np.int64).reshape(-1, 2)
+    offsets = np.cumsum([0, *map(len, blocks)], dtype=np.int32)
+    kind = corpus_schema().field("blocks").type
+    pairs = pa.StructArray.from_arrays([runs[:, 0], runs[:, 1].astype(np.int32)], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(offsets, pairs, type=kind)
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,20 +1,24 @@
 """The streamed answer of an OpenAI-compatible server (chat and plain completions), event by event.
 
-**Learned frames.** Within one answer the token chunks differ in their text only. The first one is parsed in full; where
-putting another text between its opening bytes and its closing bytes is shown to change the text and nothing else, a
-later event with the same opening and closing and a plain text between them is by construction a token chunk, and is not
-parsed again. Everything else is parsed.
+Most token chunks are recognised as `replay.frames` rather than parsed; everything else is parsed in full.
+
+An event that can't be decoded is counted (`parse_errors`) and flagged; the answer goes on and keeps its status, since
+servers lose such a chunk without losing the tokens after it. Whether a run with such answers is sound is for the
+summary to say.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from abc import ABC, abstractmethod
 from array import array
+from itertools import islice
+from operator import eq
 from typing import Any
 
-import msgspec
-
+from replay.frames import Frame, decode, learn, string_inside
 from replay.sse import Event, EventParser
 from results.records import Finish, Flag, Status
 
@@ -30,17 +34,19 @@ FINISH = {
     "content_filter": Finish.CONTENT_FILTER,
     "abort": Finish.ABORT,
 }
+_GIVEN_UP = ("abort", "error")
+"""Finish reasons of an answer that the server did not complete: never a short success."""
 _OVERFLOW = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
-_PLAIN = re.compile(rb"[ !#-\[\]-~]+").fullmatch
-"""Printable ASCII without quote and backslash: such text stands in JSON as it is."""
-_TEXT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|thinking|delta)"\s*:\s*"((?:[^"\\]|\\.)+)"')
-_COALESCED = int(Flag.COALESCED)
-"""As a plain integer: combining enum members costs more than all else that a token does."""
-_MARK = b"agentx-mark"
+_OTHER_GAP = {b"\n\n": b"\r\n\r\n", b"\r\n\r\n": b"\n\n"}
 _MAX_FRAMES = 2
+"""Reasoning and text; every further frame is tried in vain on every chunk."""
+_LEARNING_PAUSE = 32
+"""Chunks between attempts once both frames are known: a server that stamps each second is learned anew each second, one
+whose every chunk differs (running usage aside, which is never learned) pays for an attempt in 32."""
+_MAX_COUNT = 2**31 - 1
+_MAX_ERROR_TEXT = 65_536
 _SHORT_SHARE = 0.9
 """An answer with less than this share of its forced length has failed; a few tokens short is only flagged."""
-_decode = msgspec.json.Decoder().decode
 
 
 class AnswerStream(ABC):
@@ -53,9 +59,10 @@ class AnswerStream(ABC):
         "_final_usage",
         "_forced",
         "_frames",
+        "_gap",
         "_idle",
+        "_learn_from",
         "_parser",
-        "_t_ns",
         "cached_tokens",
         "chunk_times",
         "coalesced",
@@ -64,11 +71,8 @@ class AnswerStream(ABC):
         "finish",
         "first_chunk_tokens",
         "first_text_ns",
-        "first_token_ns",
         "flags",
         "input_tokens",
-        "last_token_ns",
-        "output_chunks",
         "output_tokens",
         "parse_errors",
         "reasoning_tokens",
@@ -81,13 +85,17 @@ class AnswerStream(ABC):
         self._parser = EventParser()
         self._idle = True
         """The next byte begins an event."""
-        self._frames: list[tuple[bytes, bytes, int, int, bool]] = []
-        """Opening, closing, length of both, and whether the text is visible."""
+        self._gap = b"\n\n"
+        """Where bodies are cut before parsing. Either is right; an event cut out whole can be learned."""
+        self._frames: list[Frame] = []
+        self._learn_from = 0
+        """The number of chunks from which on another frame may be learned."""
         self._final_usage = False
-        self._t_ns = -1
-        self.first_token_ns = self.first_text_ns = self.last_token_ns = -1
+        self.first_text_ns = -1
         self.chunk_times = array("q")
-        self.output_chunks = self.coalesced = self.parse_errors = self.flags = 0
+        """Arrival of every chunk with content, in order."""
+        self.coalesced = self.parse_errors = self.flags = 0
+        """`coalesced`: chunks that share the arrival of the one before, known at the end."""
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.reasoning_tokens: int | None = None
@@ -98,42 +106,71 @@ class AnswerStream(ABC):
         self.status = Status.TRUNCATED
         self.error: str | None = None
 
+    @property
+    def output_chunks(self) -> int:
+        """How many chunks with content came."""
+        return len(self.chunk_times)
+
+    @property
+    def first_token_ns(self) -> int:
+        """Arrival of the first chunk with content of any kind."""
+        return self.chunk_times[0] if self.chunk_times else -1
+
+    @property
+    def last_token_ns(self) -> int:
+        """Arrival of the last chunk with content."""
+        return self.chunk_times[-1] if self.chunk_times else -1
+
     def feed(self, body: bytes, t_ns: int) -> None:
         """Take body bytes that arrived at `t_ns`; an event has the time of its last byte."""
-        if not (self._idle and self._is_learned(body, t_ns)):
-            self._feed_parts(body, t_ns)
+        position = self._skip_learned(body, 0, t_ns) if self._idle else 0
+        if position < len(body):
+            self._feed_parts(body, position, t_ns)
 
-    def _is_learned(self, part: bytes, t_ns: int) -> bool:
-        for opening, closing, start, tail, visible in self._frames:
-            if part.startswith(opening) and part.endswith(closing) and _PLAIN(part, start, len(part) - tail):
-                self._token(t_ns, visible)
-                return True
-        return False
+    def _skip_learned(self, body: bytes, position: int, t_ns: int) -> int:
+        """Count the token chunks of known frames that stand at `position`; where they end."""
+        size = len(body)
+        while position < size:
+            for opening, closing, start, tail, visible in self._frames:
+                if body.startswith(opening, position):
+                    inside = string_inside(body, position + start)
+                    if inside is not None and body.startswith(closing, inside.end()):
+                        position = inside.end() + tail
+                        self._token(t_ns, visible)
+                        break
+            else:
+                break
+        return position
 
-    def _feed_parts(self, body: bytes, t_ns: int) -> None:
-        """Several events, part of one, or one that is no learned frame."""
+    def _feed_parts(self, body: bytes, position: int, t_ns: int) -> None:
+        """What begins with anything but a token chunk of a known frame."""
         parser = self._parser
-        position = 0
         while position < len(body):
-            end = body.find(b"\n\n", position) + 2
-            part = body[position:end] if end > 1 else body[position:]
-            position += len(part)
-            whole = self._idle and end > 1
-            if whole and self._is_learned(part, t_ns):
-                continue
+            low, found = position, body.find(self._gap, position)
+            if found < 0 and (other := body.find(_OTHER_GAP[self._gap], position)) >= 0:
+                self._gap, found = _OTHER_GAP[self._gap], other
+            position = found + len(self._gap) if found >= 0 else len(body)
+            part = body[low:position]
             for event in parser.feed(part):
-                self._event(event, t_ns, part if whole else None)
-            self._idle = parser.idle
+                self._event(event, t_ns, part)
+            # After a blank line the parser is idle; otherwise nothing is left.
+            position = self._skip_learned(body, position, t_ns)
+        self._idle = parser.idle
 
     def end(self, t_ns: int, clean: bool) -> None:
-        """The body is over: decide the status. `clean`: the transport saw its proper end."""
+        """The body is over: decide the status. `clean`: the transport saw its proper end, which only words an error,
+        since servers close properly on answers cut short and carelessly on whole ones."""
         for event in self._parser.end():
             self.flags |= Flag.UNTERMINATED_TAIL
-            self._event(event, t_ns, None)
+            self._event(event, t_ns, b"")
+        self.coalesced = sum(map(eq, self.chunk_times, islice(self.chunk_times, 1, None)))
+        if self.coalesced:
+            self.flags |= Flag.COALESCED
         if self.error is not None:
             return
         if not self._complete():
-            self.status, self.error = Status.TRUNCATED, f"stream ended early after {self.output_chunks} chunks"
+            what = "stream ended early" if clean else "connection lost"
+            self.status, self.error = Status.TRUNCATED, f"{what} after {self.output_chunks} chunks"
             return
         if not self.done_marker:
             self.flags |= Flag.NO_DONE
@@ -161,108 +198,95 @@ class AnswerStream(ABC):
                 self.status = Status.STREAM_ERROR
                 self.error = f"short output: {self.output_tokens} of {self._forced} forced tokens"
 
-    def _event(self, event: Event, t_ns: int, raw: bytes | None) -> None:
-        """One parsed event; `raw` is its exact bytes when it came whole in one part."""
+    def _event(self, event: Event, t_ns: int, raw: bytes) -> None:
+        """One parsed event; `raw`: the bytes that completed it, which often are all of it."""
         data = event.data
         if data == b"[DONE]":
             self.done_marker = True
             return
-        named_error = event.name.lower() == "error"
-        if not data.strip():
+        named_error = bool(event.name) and event.name.lower() == "error"
+        if not data or data.isspace():
             if named_error:
-                self._fail(self._parser.last_comment or "error event without a reason")
+                self._fail(event.comment.decode("utf-8", "replace"))
             return
         try:
-            chunk = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            chunk = decode(data)
+        except ValueError:
             if named_error:
                 self._fail(data.decode("utf-8", "replace"))
                 return
             self.parse_errors += 1
             self.flags |= Flag.PARSE_ERROR
             return
-        if isinstance(chunk, dict):
-            if named_error or chunk.get("error"):
-                self._fail(error_text(chunk) or "error event without a reason")
-                return
+        if named_error or (isinstance(chunk, dict) and _is_error(chunk)):
+            self._fail(error_text(chunk) or event.comment.decode("utf-8", "replace"))
+        elif isinstance(chunk, dict):
             self._chunk(chunk, t_ns, raw)
 
     def _fail(self, text: str) -> None:
         if self.error is None:
-            self.error = text
+            self.error = text or "error event without a reason"
             self.status = Status.CONTEXT_OVERFLOW if is_overflow(text) else Status.STREAM_ERROR
 
     @abstractmethod
-    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
-        """One decoded event of the dialect; `raw` is its exact bytes when it came whole in one part."""
+    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes) -> None:
+        """One decoded event of the dialect; `raw`: the bytes that completed it."""
+
+    def _finish(self, reason: str) -> None:
+        self.finish = FINISH.get(reason, Finish.OTHER)
+        if reason in _GIVEN_UP:
+            self._fail(f"the server gave up: finish_reason {reason}")
 
     def _token(self, t_ns: int, visible: bool) -> None:
-        if self.first_token_ns < 0:
-            self.first_token_ns = t_ns
-        elif t_ns == self.last_token_ns:
-            self.coalesced += 1
-            self.flags |= _COALESCED
+        self.chunk_times.append(t_ns)
         if visible and self.first_text_ns < 0:
             self.first_text_ns = t_ns
-        self.last_token_ns = t_ns
-        self.output_chunks += 1
-        self.chunk_times.append(t_ns)
 
     def _learn(self, raw: bytes, chunk: dict[str, Any], text: object, *, visible: bool) -> None:
-        """Keep the bytes around the text, once it is shown that they decide everything but the text."""
-        if len(self._frames) >= _MAX_FRAMES or not isinstance(text, str) or not raw.startswith(b"data:"):
+        """Learn the frame of a token chunk, unless another attempt was made just before."""
+        if self.output_chunks < self._learn_from or not isinstance(text, str):
             return
-        found = _TEXT.findall(raw)
-        if len(found) != 1 or raw.count(b"\n") != 2:
-            return
-        match = _TEXT.search(raw)
-        assert match is not None
-        opening, closing = raw[: match.start(1)], raw[match.end(1) :]
-        try:
-            other = _decode((opening + _MARK + closing)[len(b"data:") :])
-        except msgspec.DecodeError:
-            return
-        if _put_back(other, _MARK.decode(), text) == 1 and other == chunk:
-            self._frames.append((opening, closing, len(opening), len(closing), visible))
+        frame = learn(raw, chunk, text, visible=visible)
+        if frame is not None:
+            self._frames = [frame, *self._frames][:_MAX_FRAMES]
+        if frame is None or len(self._frames) == _MAX_FRAMES:
+            self._learn_from = self.output_chunks + _LEARNING_PAUSE
 
 
 class ChatStream(AnswerStream):
     """Chat completions and plain completions."""
 
-    __slots__ = ("_continuous",)
+    __slots__ = ()
 
-    def __init__(self, forced_output: int | None = None) -> None:
-        super().__init__(forced_output)
-        self._continuous = -1
-
-    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
+    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes) -> None:
         choices = chunk.get("choices")
         choices = choices if isinstance(choices, list) else []
-        grew = self._usage(chunk.get("usage"), final=not choices)
+        usage = chunk.get("usage")
+        grew = isinstance(usage, dict) and self._usage(usage, final=not choices)
         for choice in choices:
             if not isinstance(choice, dict):
                 continue
             delta = choice.get("delta")
             delta = delta if isinstance(delta, dict) else {}
-            text = delta.get("content") or choice.get("text")
+            text = delta.get("content") or choice.get("text") or delta.get("refusal")
             reasoning = delta.get("reasoning_content") or delta.get("reasoning")
             reason = choice.get("finish_reason")
             if text or reasoning or _has_call(delta) or (grew and not reason):
-                if self.first_token_ns < 0 and self._continuous > 0:
-                    self.first_chunk_tokens = self._continuous
+                if not self.chunk_times:
+                    self.first_chunk_tokens = self.output_tokens or None
                 self._token(t_ns, bool(text))
-                if raw is not None and len(choices) == 1 and not (text and reasoning):
+                # Usage and finish reasons must be read each time, even if they repeat.
+                if not (usage or reason or len(choices) > 1):
                     self._learn(raw, chunk, text or reasoning, visible=bool(text))
             if isinstance(reason, str):
-                self.finish = FINISH.get(reason, Finish.OTHER)
+                self._finish(reason)
 
-    def _usage(self, usage: object, *, final: bool) -> bool:
+    def _usage(self, usage: dict[str, Any], *, final: bool) -> bool:
         """Take the latest counts; True when a running count of output tokens has grown since the last chunk."""
-        if not isinstance(usage, dict):
-            return False
         self._final_usage |= final
         self.input_tokens = count_of(usage.get("prompt_tokens"), self.input_tokens)
-        output = self.output_tokens = count_of(usage.get("completion_tokens"), self.output_tokens)
+        before = self.output_tokens
+        output = self.output_tokens = count_of(usage.get("completion_tokens"), before)
         prompt_details, output_details = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
         if isinstance(prompt_details, dict):
             self.cached_tokens = count_of(prompt_details.get("cached_tokens"), self.cached_tokens)
@@ -270,38 +294,30 @@ class ChatStream(AnswerStream):
         if isinstance(output_details, dict):
             reasoning = output_details.get("reasoning_tokens", reasoning)
         self.reasoning_tokens = count_of(reasoning, self.reasoning_tokens)
-        before, self._continuous = self._continuous, -1 if output is None else output
-        return 0 <= before < self._continuous
-
-
-def _put_back(value: Any, mark: str, text: str) -> int:
-    """Replace every string that is exactly `mark` inside `value` by `text`; returns how many there were."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = 0
-    for key, inner in list(items):
-        if inner == mark:
-            value[key] = text
-            found += 1
-        else:
-            found += _put_back(inner, mark, text)
-    return found
+        return before is not None and output is not None and before < output
 
 
 def _has_call(delta: dict[str, Any]) -> bool:
     """Whether a tool-call delta says anything: an id, a name, or a piece of the arguments."""
     calls = delta.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(call, dict) and call.get("id"):
+        if isinstance(call, dict) and (call.get("id") or _names_or_argues(call.get("function"))):
             return True
-        if isinstance(function, dict) and (function.get("name") or function.get("arguments")):
-            return True
-    return False
+    return _names_or_argues(delta.get("function_call"))
+
+
+def _names_or_argues(function: object) -> bool:
+    return isinstance(function, dict) and bool(function.get("name") or function.get("arguments"))
 
 
 def count_of(value: object, before: int | None) -> int | None:
-    """`value` where it is a count, else what was known `before`."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else before
+    """`value` where it is a count that a row can hold, else what was known `before`."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT else before
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    """The shapes of an error without an event name: OpenAI's, older vLLM's, Anthropic's and the Responses route's."""
+    return bool(chunk.get("error")) or chunk.get("object") == "error" or chunk.get("type") == "error"
 
 
 def is_overflow(text: str) -> bool:
@@ -310,29 +326,45 @@ def is_overflow(text: str) -> bool:
     return any(words in lower for words in _OVERFLOW)
 
 
-def error_text(body: dict[str, Any]) -> str:
-    """The words of an error object in the shapes of OpenAI, vLLM, SGLang, Anthropic and FastAPI."""
-    error = body.get("error", body)
+def error_text(body: object) -> str:
+    """The words of an error in the shapes of OpenAI, vLLM, SGLang, Anthropic and FastAPI, or a plain string."""
+    error = (body.get("error") or body) if isinstance(body, dict) else body
     if isinstance(error, str):
         return error
-    if not isinstance(error, dict):
+    if not isinstance(error, dict) or not isinstance(body, dict):
         return ""
     message = error.get("message") or error.get("detail") or body.get("message") or body.get("detail")
     kind = error.get("code") or error.get("type")
-    text = message if isinstance(message, str) else msgspec.json.encode(message).decode() if message else ""
+    text = message if isinstance(message, str) else _compact(message) if message else ""
     return f"{text} ({kind})" if kind and text else text or (str(kind) if kind else "")
+
+
+def _compact(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except RecursionError:
+        return ""
+
+
+def _inflated(body: bytes) -> bytes:
+    """`body`, unpacked if it is gzip (servers send it unasked); b"" where it is damaged."""
+    if body[:2] != b"\x1f\x8b":
+        return body
+    try:
+        return zlib.decompressobj(wbits=31).decompress(body, _MAX_ERROR_TEXT)
+    except zlib.error:
+        return b""
 
 
 def parse_error_body(http_status: int, body: bytes) -> tuple[Status, str]:
     """Status and one line for an answer that is not 2xx, whatever its body is."""
-    text = ""
+    body = _inflated(body)
     try:
-        decoded = _decode(body)
-        text = error_text(decoded) if isinstance(decoded, dict) else ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        if body[:2] != b"\x1f\x8b":
-            plain = re.sub(rb"<(script|style).*?</\1>|<[^>]*>", b" ", body, flags=re.DOTALL | re.IGNORECASE)
-            text = " ".join(plain.decode("utf-8", "replace").split())
+        text = error_text(decode(body))
+    except ValueError:
+        plain = re.sub(rb"<(script|style).*?</\1>|<[^>]*>", b" ", body, flags=re.DOTALL | re.IGNORECASE)
+        text = plain.decode("utf-8", "replace")
+    text = " ".join(text.split())
     status = Status.CONTEXT_OVERFLOW if is_overflow(text) and http_status in (400, 413, 422) else Status.HTTP_ERROR
     return status, f"HTTP {http_status}: {text}" if text else f"HTTP {http_status}"
 
@@ -340,10 +372,10 @@ def parse_error_body(http_status: int, body: bytes) -> tuple[Status, str]:
 def parse_json_answer(body: bytes) -> tuple[Status, str]:
     """A 2xx answer in one JSON object although a stream was asked for: its token times are unknown, so it failed."""
     try:
-        answer = _decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        answer = decode(body)
+    except ValueError:
         return Status.STREAM_ERROR, "a body that is not JSON"
-    text = error_text(answer) if isinstance(answer, dict) and answer.get("error") else ""
+    text = error_text(answer) if isinstance(answer, dict) and _is_error(answer) else ""
     if text:
         return Status.CONTEXT_OVERFLOW if is_overflow(text) else Status.STREAM_ERROR, text
     return Status.STREAM_ERROR, "the server did not stream: token times are unknown"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.stream import FINISH, AnswerStream, count_of
-from results.records import Finish
+from replay.stream import AnswerStream, count_of
 
 
 class AnthropicStream(AnswerStream):
@@ -19,7 +18,7 @@ class AnthropicStream(AnswerStream):
         self._cache_read: int | None = None
         self._cache_written: int | None = None
 
-    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
+    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes) -> None:
         kind = chunk.get("type")
         if kind == "message_start":
             message = chunk.get("message")
@@ -30,7 +29,7 @@ class AnthropicStream(AnswerStream):
             delta = chunk.get("delta")
             reason = delta.get("stop_reason") if isinstance(delta, dict) else None
             if isinstance(reason, str):
-                self.finish = FINISH.get(reason, Finish.OTHER)
+                self._finish(reason)
             self._usage_of(chunk.get("usage"))
         elif kind == "message_stop":
             self.done_marker = True
@@ -39,16 +38,15 @@ class AnthropicStream(AnswerStream):
         """A stop reason alone is no end here: `message_stop` follows it."""
         return self.done_marker
 
-    def _content(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
+    def _content(self, chunk: dict[str, Any], t_ns: int, raw: bytes) -> None:
         block = chunk.get("delta") if chunk["type"] == "content_block_delta" else chunk.get("content_block")
         if not isinstance(block, dict):
             return
         text, thinking = block.get("text"), block.get("thinking")
-        called = block.get("partial_json") or (block.get("type") == "tool_use" and block.get("name"))
-        if text or thinking or called:
+        other = block.get("partial_json") or block.get("name") or block.get("data")  # tool calls, redacted thinking
+        if text or thinking or other:
             self._token(t_ns, bool(text))
-            if raw is not None and bool(text) != bool(thinking) and not called:
-                self._learn(raw, chunk, text or thinking, visible=bool(text))
+            self._learn(raw, chunk, text or thinking, visible=bool(text))
 
     def _usage_of(self, usage: object) -> None:
         """Counts are running totals: the latest value of each stands; absent ones stay unknown."""

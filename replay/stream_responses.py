@@ -7,37 +7,39 @@ from typing import Any
 from replay.stream import AnswerStream, count_of, error_text
 from results.records import Finish
 
-_TEXT_DELTAS = ("response.output_text.delta", "response.refusal.delta")
-_OTHER_DELTAS = (
-    "response.reasoning_text.delta",
-    "response.reasoning_summary_text.delta",
-    "response.function_call_arguments.delta",
-)
-_ENDS = {
-    "response.completed": Finish.STOP,
-    "response.incomplete": Finish.LENGTH,
-}
+_VISIBLE = ("response.output_text.delta", "response.refusal.delta")
 
 
 class ResponsesStream(AnswerStream):
-    """`response.created` ... `response.completed`."""
+    """`response.created` ... `response.completed`. Events carry running numbers, so that no frame can be learned."""
 
     __slots__ = ()
 
-    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes | None) -> None:
+    def _chunk(self, chunk: dict[str, Any], t_ns: int, raw: bytes) -> None:
         kind = chunk.get("type")
-        if kind in _TEXT_DELTAS or kind in _OTHER_DELTAS:
+        if not isinstance(kind, str):
+            return
+        item, response = chunk.get("item"), chunk.get("response")
+        if kind.endswith(".delta"):
             if chunk.get("delta"):
-                self._token(t_ns, kind in _TEXT_DELTAS)
-            return
-        response = chunk.get("response")
-        if not isinstance(response, dict):
-            return
+                self._token(t_ns, kind in _VISIBLE)
+        elif kind == "response.output_item.added" and isinstance(item, dict):
+            if item.get("name"):  # a tool call begins with its name, as in the other dialects
+                self._token(t_ns, False)
+        elif isinstance(response, dict):
+            self._response(kind, response)
+
+    def _response(self, kind: str, response: dict[str, Any]) -> None:
         if kind == "response.failed":
-            self._fail(error_text(response) or "response.failed")
-        elif kind in _ENDS:
+            self._fail(error_text(response) or kind)
+        elif kind == "response.completed":
             self.done_marker = True
-            self.finish = _ENDS[kind]
+            self.finish = Finish.TOOL_CALLS if _calls_tools(response) else Finish.STOP
+        elif kind == "response.incomplete":
+            self.done_marker = True
+            details = response.get("incomplete_details")
+            filtered = isinstance(details, dict) and details.get("reason") == "content_filter"
+            self.finish = Finish.CONTENT_FILTER if filtered else Finish.LENGTH
         self._usage_of(response.get("usage"))
 
     def _complete(self) -> bool:
@@ -53,3 +55,10 @@ class ResponsesStream(AnswerStream):
             self.cached_tokens = count_of(inputs.get("cached_tokens"), self.cached_tokens)
         if isinstance(outputs, dict):
             self.reasoning_tokens = count_of(outputs.get("reasoning_tokens"), self.reasoning_tokens)
+
+
+def _calls_tools(response: dict[str, Any]) -> bool:
+    output = response.get("output")
+    return isinstance(output, list) and any(
+        isinstance(item, dict) and str(item.get("type")).endswith("_call") for item in output
+    )

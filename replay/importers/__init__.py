@@ -11,11 +11,13 @@ from pathlib import Path
 
 from replay.corpus import CorpusWriter
 from replay.importers import weka
-from replay.importers.sources import documents
+from replay.importers.decoded import Malformed, Row, distinct
+from replay.importers.sources import documents, printable
 from results.errors import UserError
 
 FORMATS = {"weka": weka.decode}
 _LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
+_LICENCE_CHARACTERS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -48,12 +50,14 @@ def import_traces(
     Malformed documents are skipped and reported; with `strict` the first one raises UserError. UserError too when not a
     single session could be read.
     """
+    if output.exists() and source.exists() and output.samefile(source):
+        raise UserError(f"-o {output}: that is the source itself")
     decode = FORMATS[format_name]
     report = ImportReport()
-    seen: Counter[str] = Counter()
+    taken: dict[str, int] = {}
     digest = hashlib.sha256()
     meta: dict[str, object] = {
-        "name": source.name,
+        "name": printable(source.name),
         "importer": format_name,
         "importer_version": metadata.version("agentx-live"),
         "filters": [],
@@ -63,18 +67,16 @@ def import_traces(
             digest.update(document.data)
             try:
                 if document.problem is not None:
-                    raise weka.Malformed(document.problem)
+                    raise Malformed(document.problem)
                 session, rows, unknown = decode(document.data, document.name)
-            except weka.Malformed as error:
+            except Malformed as error:
                 if strict:
                     raise UserError(f"{document.name}: {error}", remedy="mend it, or drop --strict") from error
                 report.skipped.append((document.name, str(error)))
                 on_progress(document.progress, report)
                 continue
-            seen[session] += 1
-            if seen[session] > 1:
+            if (unique := distinct(session, taken)) != session:
                 report.renamed += 1
-                unique = f"{session}#{seen[session]}"
                 rows = [{**row, "session_id": unique} for row in rows]
             report.unknown_fields += unknown
             writer.add_session(rows)
@@ -87,7 +89,7 @@ def import_traces(
     return report
 
 
-def _count(report: ImportReport, rows: list[weka.Row]) -> None:
+def _count(report: ImportReport, rows: list[Row]) -> None:
     children = [row for row in rows if row["parent_lane_id"] is not None]
     report.sessions += 1
     report.requests += len(rows) - len(children)
@@ -102,7 +104,8 @@ def _licence(source: Path) -> dict[str, str]:
     for name in _LICENCE_FILES:
         path = folder / name
         if path.is_file():
-            lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+            with path.open(errors="replace") as file:
+                lines = [line.strip() for line in file.read(_LICENCE_CHARACTERS).splitlines() if line.strip()]
             attribution = next((line for line in reversed(lines) if line.startswith("Copyright")), "")
             return {"licence": lines[0] if lines else "", "attribution": attribution}
     return {}

@@ -81,7 +81,8 @@ def test_a_failed_import_leaves_no_file(tmp_path: Path) -> None:
         (lambda p: p.write_bytes(b"PAR1 nonsense PAR1"), "not a Parquet file"),
         (lambda p: pq.write_table(pa.table({"x": [1]}), p), "not a corpus"),
         (lambda p: _with_meta(p, {"format": 99}), "format 99"),
-        (lambda p: _with_meta(p, {"format": 1}), "no column session_id"),
+        (lambda p: _with_meta(p, {"format": 1}), "no digest"),
+        (lambda p: _with_meta(p, {"format": 1, "digest": "x"}), "no column session_id"),
     ],
 )
 def test_c32_bad_files_are_named(tmp_path: Path, make: object, words: str) -> None:
@@ -92,7 +93,7 @@ def test_c32_bad_files_are_named(tmp_path: Path, make: object, words: str) -> No
     assert str(path) in caught.value.message
 
 
-def _with_meta(path: Path, meta: dict[str, int]) -> None:
+def _with_meta(path: Path, meta: dict[str, int | str]) -> None:
     table = pa.table({"x": [1]})
     with pq.ParquetWriter(path, table.schema) as writer:
         writer.write_table(table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 
 from replay.corpus import Corpus
 from replay.importers import ImportReport, import_traces, sources
-from replay.importers.weka import Malformed, decode
+from replay.importers.decoded import Malformed
+from replay.importers.weka import decode
 from results.errors import UserError
 
 
@@ -163,7 +165,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no-requests": (trace() | {"requests": []}, "no requests"),
     "requests-text": (trace() | {"requests": "x"}, "array"),
     "global-ids": (trace(hash_id_scope="global"), "hash_id_scope is 'global'"),
-    "zero-block": (trace() | {"block_size": 0}, "block_size 0"),
+    "zero-block": (trace() | {"block_size": 0}, "block_size is 0"),
     "p70-too-few": (trace(request(**{"in": 1025}, hash_ids=[1, 2])), "2 hash_ids for 1025 tokens, expected 16"),
     "p70-too-many": (trace(request(hash_ids=[1, 2, 3, 4])), "4 hash_ids for 128 tokens, expected 2"),
     "p76-no-time": (trace({k: v for k, v in request().items() if k != "t"}), "`t`"),
@@ -251,14 +253,24 @@ def test_documents_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         bring_in(tmp_path / "t.json.gz")
 
 
-def test_links_out_of_a_folder_are_left_alone(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.json"
-    secret.write_bytes(encode(trace(id="secret")))
+def test_links_to_files_are_followed_and_links_to_folders_are_not(tmp_path: Path) -> None:
+    """Download caches are folders of links to files; a link to a folder may lead in a circle."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    (blobs / "0a1b").write_bytes(encode(trace(id="linked")))
     source = tmp_path / "d"
     source.mkdir()
-    (source / "good.json").write_bytes(encode(trace(id="good")))
-    (source / "link.json").symlink_to(secret)
-    assert bring_in(source)[0].session_ids == ["good"]
+    (source / "link.json").symlink_to(blobs / "0a1b")
+    (source / "circle").symlink_to(source)
+    assert bring_in(source)[0].session_ids == ["linked"]
+
+
+def test_a_pipe_is_named_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_bytes(encode(trace(id="good")))
+    os.mkfifo(tmp_path / "pipe.json")
+    corpus, report = bring_in(tmp_path)
+    assert corpus.session_ids == ["good"]
+    assert report.skipped == [("pipe.json", "no regular file")]
 
 
 json_values = st.recursive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from itertools import pairwise
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.sse import EventParser
+from replay.frames import Frame
 from replay.stream import ChatStream, parse_error_body, parse_json_answer
 from results.records import Finish, Flag, Status
-from tests.replay.reference_stream import events_of, tokens_of
-from tests.replay.stream_cases import CASES, DONE, Case, W, chunk, event, fin, think, txt, use
+from tests.replay.reference_stream import held, read_plainly
+from tests.replay.stream_cases import CASES
+from tests.replay.stream_writes import DONE, Case, W, chunk, counts, event, fin, think, txt, use
 
 TIMES = {"first_token": "first_token_ns", "first_text": "first_text_ns", "last_token": "last_token_ns"}
 
@@ -27,11 +29,8 @@ def read(writes: list[W], *, forced: int | None = None, clean: bool = True) -> C
     return stream
 
 
-def state(stream: ChatStream) -> dict[str, Any]:
-    names = [name for name in ChatStream.__slots__ if not name.startswith("_")]
-    return {
-        name: list(value) if name == "chunk_times" else value for name in names for value in [getattr(stream, name)]
-    }
+def pieces_of(writes: list[W]) -> list[tuple[bytes, int]]:
+    return [(w.data, round(w.ms * 1e6)) for w in writes]
 
 
 def check(case: Case, stream: ChatStream, *, coalesced: bool = True) -> None:
@@ -53,52 +52,82 @@ def test_whole(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_whole_as_the_slow_reader(case: Case) -> None:
+    stream = read(case.writes, forced=case.forced, clean=case.clean)
+    end_ns = round(case.writes[-1].ms * 1e6)
+    assert held(stream) == read_plainly(pieces_of(case.writes), forced=case.forced, end_ns=end_ns, clean=case.clean)
+
+
+SMALL = [case for case in CASES if sum(len(w.data) for w in case.writes) < 60_000]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_c09_byte_by_byte(case: Case) -> None:
     """An event has the time of its last byte, so single bytes at the write's time change nothing but coalescing."""
     writes = [W(w.ms, bytes([byte])) for w in case.writes for byte in w.data]
     check(case, read(writes, forced=case.forced, clean=case.clean), coalesced=False)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_c09_cut_once_anywhere(case: Case) -> None:
-    whole = state(read(case.writes, forced=case.forced, clean=case.clean))
     data = b"".join(w.data for w in case.writes)
-    at_once = state(read([W(1, data)], forced=case.forced, clean=case.clean))
+    at_once = held(read([W(1, data)], forced=case.forced, clean=case.clean))
     for cut in range(1, len(data), max(1, len(data) // 400)):
-        halves = state(read([W(1, data[:cut]), W(1, data[cut:])], forced=case.forced, clean=case.clean))
+        halves = held(read([W(1, data[:cut]), W(1, data[cut:])], forced=case.forced, clean=case.clean))
         assert halves == at_once
-    ignore = ("chunk_times", "first_token_ns", "first_text_ns", "last_token_ns", "coalesced", "flags")
-    assert {k: v for k, v in whole.items() if k not in ignore} == {k: v for k, v in at_once.items() if k not in ignore}
 
 
-def test_p31_a_character_cut_across_writes_has_the_time_of_its_end() -> None:
-    body = txt("漢")
-    middle = body.index("漢".encode()) + 1
+@pytest.mark.parametrize(("character", "first"), [("漢", 1), ("🙂", 3)])
+def test_p31_a_character_cut_across_writes_has_the_time_of_its_end(character: str, first: int) -> None:
+    body = txt(character)
+    middle = body.index(character.encode()) + first
     stream = read([W(100, body[:middle]), W(130, body[middle:]), W(140, fin()), W(150, DONE)])
     assert stream.first_token_ns == 130_000_000
     assert stream.parse_errors == 0
 
 
-def test_learned_frames_are_used_and_change_nothing() -> None:
-    stream = ChatStream()
-    for k in range(5):
-        stream.feed(txt(f"t{k}"), k)
-    assert len(stream._frames) == 1
-    assert stream.output_chunks == 5
-    thinking = ChatStream()
-    for k, part in enumerate([think("a"), think("b"), txt("c"), txt("d")]):
-        thinking.feed(part, k)
-    assert len(thinking._frames) == 2
-    assert (thinking.first_token_ns, thinking.first_text_ns, thinking.output_chunks) == (0, 2, 4)
+def feed_all(stream: ChatStream, parts: list[bytes]) -> list[Frame]:
+    for k, part in enumerate(parts):
+        stream.feed(part, k)
+    assert stream.output_chunks == len(parts)
+    return stream._frames
 
 
-def test_a_frame_that_holds_the_text_twice_is_not_learned() -> None:
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("kind", [txt, think])
+def test_one_frame_serves_texts_in_any_script(kind: Any, ending: bytes) -> None:
+    texts = ["a", " the", "漢字", "é\u2028", "🙂", "\n\n", 'say "hi"', "\\", "\x7f"]
+    assert len(feed_all(ChatStream(), [kind(text).replace(b"\n", ending) for text in texts])) == 1
+
+
+def test_a_ping_with_other_line_ends_does_not_stop_learning() -> None:
     stream = ChatStream()
-    twice = event({"choices": [{"delta": {"content": "a", "reasoning": "a"}}]})
-    for k in range(3):
-        stream.feed(twice, k)
-    assert not stream._frames
-    assert stream.output_chunks == 3
+    stream.feed(b": ping\r\n\r\n", 0)
+    assert len(feed_all(stream, [txt("a"), txt("b")])) == 1
+
+
+def test_reasoning_and_text_have_a_frame_each() -> None:
+    stream = ChatStream()
+    assert len(feed_all(stream, [think("a"), think("b"), txt("c"), txt("d"), think("e")])) == 2
+    assert (stream.first_token_ns, stream.first_text_ns) == (0, 2)
+
+
+def test_a_frame_is_learned_anew_when_the_server_stamps_anew() -> None:
+    stream = ChatStream()
+    frames = feed_all(stream, [txt("a", created=second) for second in range(4) for _ in range(100)])
+    assert b'"created": 3' in frames[0].closing
+
+
+def test_running_usage_and_finish_reasons_are_never_learned() -> None:
+    assert not feed_all(ChatStream(), [txt("a", usage=counts(5, k)) for k in range(5)])
+    assert not feed_all(ChatStream(), [chunk({"content": "a"}, "length")] * 5)
+
+
+def test_attempts_in_vain_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+    monkeypatch.setattr("replay.stream.learn", lambda raw, *_, **__: attempts.append(raw))
+    feed_all(ChatStream(), [txt("a", padding="x" * k) for k in range(320)])
+    assert len(attempts) == 10
 
 
 texts = st.one_of(
@@ -116,46 +145,71 @@ deltas = st.one_of(
     st.builds(lambda t: {"tool_calls": [{"index": 0, "function": {"arguments": t}}]}, texts),
     st.just({}),
 )
-pieces = st.one_of(
+usages = st.none() | st.builds(counts, st.integers(0, 9), st.integers(0, 9))
+chunks = st.builds(
+    lambda delta, reason, usage: chunk(delta, reason, **({} if usage is None else {"usage": usage})),
+    deltas,
+    st.sampled_from([None] * 12 + ["stop", "length", "abort", "odd"]),
+    usages,
+)
+events = st.one_of(
+    chunks,
     st.builds(lambda d: chunk(d), deltas),
     st.builds(lambda d: chunk(d).replace(b"data: ", b"data:"), deltas),
     st.builds(lambda d: chunk(d).replace(b"\n", b"\r\n"), deltas),
+    st.builds(lambda d: chunk(d).replace(b"\n", b"\r"), deltas),
     st.builds(lambda d: b"id: 1\n" + chunk(d), deltas),
     st.builds(lambda t: b": " + t.replace("\n", "").replace("\r", "").encode() + b"\n\n", texts),
-    st.sampled_from([b"\n", b"\r\n", b"data: {\n\n", b"event: ping\ndata: {}\n\n", fin(), use(3, 4)]),
+    st.sampled_from(
+        [b"\n", b"\r\n", b"\r", b"\xef\xbb\xbf", b"data: {\n\n", b"event: ping\ndata: {}\n\n", DONE, fin(), use(3, 4)]
+    ),
+    st.sampled_from(
+        [event({"error": {"message": "oom"}}), event({"error": "maximum context"}), b"event: Error\n: busy\n\n"]
+    ),
 )
+cut_places = st.lists(st.integers(0, 2000), max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(pieces, max_size=12), st.lists(st.integers(0, 2000), max_size=12))
-def test_any_stream_however_cut_is_read_as_the_slow_reader_does(parts: list[bytes], cuts: list[int]) -> None:
-    data = b"".join(parts)
+def cut_at(data: bytes, cuts: list[int]) -> list[W]:
+    """`data` in pieces, each a millisecond after the one before."""
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    stream = ChatStream()
-    for low, high in pairwise(places):
-        stream.feed(data[low:high], high)
-    stream.end(len(data), True)
-    assert stream.output_chunks == tokens_of(data)
+    return [W(k, data[low:high]) for k, (low, high) in enumerate(pairwise(places))]
 
 
-@settings(max_examples=300)
-@given(st.binary(max_size=60) | st.text("data:event \r\n\ufeffx", max_size=40).map(str.encode), st.integers(1, 7))
-def test_events_are_those_of_the_slow_reader(data: bytes, step: int) -> None:
-    parser = EventParser()
-    events = [e for k in range(0, len(data), step) for e in parser.feed(data[k : k + step])]
-    events += parser.end()
-    assert [(e.name, e.data) for e in events] == events_of(data)
+def agree(writes: list[W], forced: int | None = None) -> None:
+    stream = read(writes, forced=forced)
+    end_ns = round(writes[-1].ms * 1e6) if writes else 0
+    assert held(stream) == read_plainly(pieces_of(writes), forced=forced, end_ns=end_ns)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(events, max_size=12), cut_places, st.none() | st.integers(1, 12))
+def test_any_stream_however_cut_is_read_as_the_slow_reader_does(
+    parts: list[bytes], cuts: list[int], forced: int | None
+) -> None:
+    agree(cut_at(b"".join(parts), cuts), forced)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, len(CASES) - 1), st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6))
-def test_damaged_bytes_never_raise(which: int, damage: list[tuple[int, int]]) -> None:
-    data = bytearray(b"".join(w.data for w in CASES[which].writes))
+@given(st.lists(events, max_size=20))
+def test_any_stream_in_whole_events_is_read_as_the_slow_reader_does(parts: list[bytes]) -> None:
+    """Each event a read of its own: where learned frames are met most."""
+    agree([W(k, part) for k, part in enumerate(parts)])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from([case for case in CASES if sum(len(w.data) for w in case.writes) < 6_000]),
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=6),
+    cut_places,
+)
+def test_damaged_bytes_are_read_as_the_slow_reader_does(
+    case: Case, damage: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    data = bytearray(b"".join(w.data for w in case.writes))
     for place, byte in damage:
         data[place % len(data)] = byte
-    stream = read([W(1, bytes(data))])
-    assert stream.status in Status
-    assert stream.output_chunks == len(stream.chunk_times)
+    agree(cut_at(bytes(data), cuts))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +222,10 @@ def test_damaged_bytes_never_raise(which: int, damage: list[tuple[int, int]]) ->
         (400, b'{"message":"maximum context","code":4}', (Status.CONTEXT_OVERFLOW, "HTTP 400: maximum context (4)")),
         (422, b'{"detail":[{"msg":"field required"}]}', (Status.HTTP_ERROR, 'HTTP 422: [{"msg":"field required"}]')),
         (500, b"\x1f\x8b\x08garbage", (Status.HTTP_ERROR, "HTTP 500")),
-        (404, b'"a string"', (Status.HTTP_ERROR, "HTTP 404")),
+        (500, gzip.compress(b'{"error":"too\\nbusy"}'), (Status.HTTP_ERROR, "HTTP 500: too busy")),
+        (500, gzip.compress(b"half of it")[:15], (Status.HTTP_ERROR, "HTTP 500: half")),
+        (404, b'"a string"', (Status.HTTP_ERROR, "HTTP 404: a string")),
+        (404, b"[]", (Status.HTTP_ERROR, "HTTP 404")),
         (400, b"\xff\xfe", (Status.HTTP_ERROR, "HTTP 400: \ufffd\ufffd")),
     ],
 )  # fmt: skip
@@ -181,6 +238,7 @@ def test_error_bodies(status: int, body: bytes, expected: tuple[Status, str]) ->
     [
         (b"nonsense", "not JSON"),
         (b'{"error":{"message":"oom"}}', "oom"),
+        (b'{"object":"error","message":"gone"}', "gone"),
         (json.dumps({"choices": [{"message": {"content": "hi"}}]}).encode(), "did not stream"),
         (b"[]", "did not stream"),
     ],

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replay.stream import AnswerStream
 from replay.stream_anthropic import AnthropicStream
 from replay.stream_responses import ResponsesStream
 from results.records import Finish, Status
+from tests.replay.reference_stream import held
 
 
 def event(kind: str, **fields: Any) -> bytes:
@@ -100,6 +104,18 @@ def test_thinking_and_tool_calls_are_tokens() -> None:
     assert s.finish is Finish.TOOL_CALLS
 
 
+def test_a_redacted_thought_is_a_token() -> None:
+    block = event("content_block_start", index=0, content_block={"type": "redacted_thinking", "data": "EmwK"})
+    s = read(AnthropicStream(), [START, block, text_delta("a"), message_delta(output_tokens=2), STOP])
+    assert (s.first_token_ns, s.first_text_ns, s.output_chunks) == (1, 2, 2)
+
+
+def test_named_events_are_learned() -> None:
+    s = read(AnthropicStream(), [START, BLOCK, *[text_delta(f"t{k}") for k in range(9)], message_delta(), STOP])
+    assert len(s._frames) == 1
+    assert (s.output_chunks, s.first_text_ns, s.last_token_ns) == (9, 2, 10)
+
+
 CREATED = event("response.created", response={"status": "in_progress", "usage": None})
 
 
@@ -150,3 +166,59 @@ def test_incomplete_is_cut_by_length() -> None:
     incomplete = event("response.incomplete", response={"usage": {"input_tokens": 1, "output_tokens": 1}})
     s = read(ResponsesStream(), [CREATED, output("a"), incomplete])
     assert (s.status, s.finish) == (Status.OK, Finish.LENGTH)
+
+
+def test_an_answer_stopped_by_the_filter() -> None:
+    details = {"incomplete_details": {"reason": "content_filter"}, "usage": None}
+    s = read(ResponsesStream(), [CREATED, output("a"), event("response.incomplete", response=details)])
+    assert s.finish is Finish.CONTENT_FILTER
+
+
+def test_a_call_begins_with_its_name() -> None:
+    parts = [
+        CREATED,
+        event("response.output_item.added", item={"type": "message", "content": []}),
+        event("response.output_item.added", item={"type": "function_call", "name": "bash", "arguments": ""}),
+        event("response.function_call_arguments.delta", delta="{}"),
+        event("response.completed", response={"output": [{"type": "function_call"}]}),
+    ]
+    s = read(ResponsesStream(), parts)
+    assert (s.first_token_ns, s.last_token_ns, s.first_text_ns, s.output_chunks) == (2, 3, -1, 2)
+    assert s.finish is Finish.TOOL_CALLS
+
+
+def test_an_error_event_without_a_name_line() -> None:
+    error = b'data: {"type":"error","code":"server_error","message":"oom"}\n\n'
+    s = read(ResponsesStream(), [CREATED, output("a"), error])
+    assert (s.status, s.error) == (Status.STREAM_ERROR, "oom (server_error)")
+
+
+ANSWERS: list[tuple[type[AnswerStream], list[bytes]]] = [
+    (AnthropicStream, [START, event("ping"), BLOCK, *[text_delta("a")] * 3, message_delta(output_tokens=3), STOP]),
+    (AnthropicStream, [START, BLOCK, text_delta("a"), OVERLOADED]),
+    (ResponsesStream, [CREATED, output("a"), output("b"), COMPLETED]),
+]
+
+
+@given(
+    st.sampled_from(ANSWERS),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+    st.lists(st.integers(0, 2000), max_size=6),
+)
+@settings(max_examples=200, deadline=None)
+def test_damaged_and_cut_anywhere_they_read_the_same(
+    answer: tuple[type[AnswerStream], list[bytes]], damage: list[tuple[int, int]], cuts: list[int]
+) -> None:
+    kind, parts = answer
+    data = bytearray(b"".join(parts))
+    for place, byte in damage:
+        data[place % len(data)] = byte
+    places = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    states = []
+    for pieces in ([bytes(data)], [bytes(data[a:b]) for a, b in pairwise(places)], [bytes([b]) for b in data]):
+        s = kind()
+        for piece in pieces:
+            s.feed(piece, 1)
+        s.end(1, True)
+        states.append(held(s))
+    assert states[0] == states[1] == states[2]

@@ -10,7 +10,8 @@ from replay.exchange import Exchange
 from replay.stream import ChatStream
 from results.records import Flag, Status
 from tests.raw_server import Request, Writer, raw_server
-from tests.replay.stream_cases import CASES, Case
+from tests.replay.stream_cases import CASES
+from tests.replay.stream_writes import Case
 from tests.replay.test_transport import client, run
 
 SLOWER = 1.0
