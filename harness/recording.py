@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from results.journal import JournalWriter
 from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
 
 _LAST_OFFSET = 0xFFFFFFFF
+_OFFSET = np.dtype("<u4")
+_NO_CHUNKS = np.zeros(0, _OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,10 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
     flags = exchange.flags | stream.flags
     if sent.live.has_shared_head(sent.step):
         flags |= Flag.SHARED_HEAD
-    times = np.frombuffer(stream.chunk_times, dtype=np.int64) if stream.chunk_times else np.zeros(0, np.int64)
-    offsets = (times - exchange.sent_ns) // CHUNK_UNIT_NS
-    if len(offsets) and offsets[-1] > _LAST_OFFSET:
+    offsets = chunk_offsets(stream.chunk_times, exchange.sent_ns)
+    if stream.last_token_ns - exchange.sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS:
         flags |= Flag.SATURATED_OFFSET
-    start = journal.chunks(np.clip(offsets, 0, _LAST_OFFSET).astype("<u4"))
+    start = journal.chunks(offsets)
     sent_ns = exchange.sent_ns
     journal.request(
         seq=sent.seq,
@@ -75,6 +77,17 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         chunk_count=len(offsets),
         error=exchange.error or "",
     )
+
+
+def chunk_offsets(times: array[int], sent_ns: int) -> np.ndarray:
+    """Arrivals since the request was sent, in units of CHUNK_UNIT_NS (uint32), held within what a row can say."""
+    if not times:
+        return _NO_CHUNKS
+    offsets = np.frombuffer(times, dtype=np.int64) - sent_ns
+    offsets //= CHUNK_UNIT_NS
+    if times[-1] - sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS or times[0] < sent_ns:
+        np.clip(offsets, 0, _LAST_OFFSET, out=offsets)
+    return offsets.astype(_OFFSET)
 
 
 def _since(t_ns: int, t0: int) -> int:

@@ -46,7 +46,7 @@ class LiveTree:
         tokens = blocks * step.block_size
         if step.extends in self._sent:
             tokens = max(tokens, self.tree.steps[step.extends].input_tokens)
-        self._seen.add(step.runs, step.whole_blocks, step.index)
+        self._seen.add(step.runs, step.whole_blocks, 0)
         self._sent.add(step.index)
         tokens = min(tokens, step.input_tokens - 1)
         return tokens // self.granularity * self.granularity
