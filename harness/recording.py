@@ -28,6 +28,10 @@ class Sent:
     step: Step
     due_ns: int
     theory: int
+    phase: Phase = Phase.STEADY
+    primer: bool = False
+    output_tokens: int = 1
+    """Asked for: in the warm-up 1, else the step's."""
 
 
 def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status: Status, t0: int) -> None:
@@ -48,7 +52,7 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         turn=sent.step.turn,
         pass_=sent.live.number,
         slot=sent.slot,
-        phase=int(Phase.STEADY),
+        phase=int(sent.phase),
         status=int(status),
         finish=int(stream.finish),
         kernel_stamps=int(exchange.kernel_stamps),
@@ -62,7 +66,7 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         last_token_ns=_since(stream.last_token_ns, t0),
         done_ns=_since(exchange.done_ns, t0),
         planned_input_tokens=sent.step.input_tokens,
-        planned_output_tokens=sent.step.output_tokens,
+        planned_output_tokens=sent.output_tokens,
         input_tokens=_or_missing(stream.input_tokens),
         output_tokens=_or_missing(stream.output_tokens),
         reasoning_tokens=_or_missing(stream.reasoning_tokens),
