@@ -12,6 +12,7 @@ from replay.importers.sources import source_bytes
 
 if TYPE_CHECKING:
     from replay.importers import ImportReport
+    from replay.stack_distance import HitCurve
 
 _PLAIN_EVERY_S = 5.0
 _MAX_NAMED = 20
@@ -98,6 +99,8 @@ def print_stats(stats: dict[str, Any]) -> None:
         ("requests", f"{stats['requests']:,}"),
         ("sub-agents", f"{stats['subagents']:,}"),
         ("  their requests", f"{stats['subagent_requests']:,}"),
+        ("flat agents", f"{stats['flat_agents']['agents']:,}, side calls {stats['flat_agents']['side_calls']:,}"),
+        ("  their requests", f"{stats['flat_agents']['requests']:,}"),
         ("input tokens", f"{stats['input_tokens']:,}"),
         ("output tokens", f"{stats['output_tokens']:,}"),
         ("longest context", f"{stats['longest_context']:,}"),
@@ -110,3 +113,23 @@ def print_stats(stats: dict[str, Any]) -> None:
 def _rounded(value: float) -> str:
     """Half up, as people round: 104,381.5 is 104,382."""
     return f"{int(value + 0.5):,}" if value >= 100 else f"{value:.1f}"
+
+
+def print_curve(curve: HitCurve, cache_blocks: int, concurrency: int) -> None:
+    """Hit rate against cache size, one bar for every doubling up to `cache_blocks`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(title=f"LRU prefix cache, {concurrency} live sessions at their recorded times", title_justify="left")
+    for heading in ("blocks", "hit rate", ""):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for blocks in curve_sizes(cache_blocks):
+        rate = curve.hit_rate(blocks) or 0.0
+        table.add_row(f"{blocks:,}", f"{100 * rate:.2f} %", "█" * round(40 * rate))
+    console.print(table)
+
+
+def curve_sizes(cache_blocks: int) -> list[int]:
+    """`cache_blocks` and its halves, ascending."""
+    return [size for k in reversed(range(16)) if (size := cache_blocks >> k)]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
+
 from replay.corpus import Corpus
+from replay.corpus_stats import infinite_cache_hits
 from replay.plan import Plan
 from replay.scenario import Rules
 
@@ -33,5 +36,12 @@ def plan_lines(corpus: Corpus, plan: Plan, rules: Rules, why: str = "") -> list[
     ]
     given = ", ".join(rules.overrides)
     lines.append(f"  scenario {rules.scenario.name}{f', overridden: {given}' if given else ''}")
+    if plan.dropped and not plan.kept.all() and selection.sessions is None:
+        lines.append(f"  infinite-cache hits {_hits(corpus, plan.kept)} of what is sent, {_hits(corpus, None)} of all")
     lines += [f"  left out: {count:,} {reason}" for reason, count in plan.dropped.items()]
     return lines
+
+
+def _hits(corpus: Corpus, kept: np.ndarray | None) -> str:
+    hit, whole, _ = infinite_cache_hits(corpus, kept)
+    return f"{100 * hit / whole:.2f} %" if whole else "none"

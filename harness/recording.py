@@ -40,6 +40,8 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
     flags = exchange.flags | stream.flags
     if sent.live.has_shared_head(sent.step):
         flags |= Flag.SHARED_HEAD
+    if sent.step.by_human:
+        flags |= Flag.HUMAN_TURN
     offsets = chunk_offsets(stream.chunk_times, exchange.sent_ns)
     if stream.last_token_ns - exchange.sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS:
         flags |= Flag.SATURATED_OFFSET

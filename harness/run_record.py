@@ -74,6 +74,7 @@ class RunRecord:
             "cache_block": found.server_block,
             "scenario": scenario.name,
             "concurrency": scenario.concurrency if scenario.arrival == "closed" else None,
+            "seed": scenario.seed,
             "stages": msgspec.to_builtins(scenario.stages),
             "duration_s": duration_s(scenario),
             "steady": scenario.steady,

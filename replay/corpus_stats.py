@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from replay.chains import Recorded, find_chains
 from replay.corpus import MISSING, Corpus
 from replay.prefix import SeenBlocks
 from results.stats import distribution
@@ -34,6 +35,7 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
         "think_s": distribution(corpus.think_s[main]),
         "requests_per_session": distribution(np.diff(corpus.session_row)),
         "longest_context": int((corpus.input_tokens + corpus.output_tokens).max()),
+        "flat_agents": _flat_agents(corpus),
         "infinite_cache": {
             "hit_rate": hit / whole if whole else None,
             "hit_blocks": hit,
@@ -43,10 +45,11 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def infinite_cache_hits(corpus: Corpus) -> tuple[int, int, int]:
+def infinite_cache_hits(corpus: Corpus, kept: np.ndarray | None = None) -> tuple[int, int, int]:
     """(hit blocks, whole blocks, hit tokens) of an infinite cache per session tree.
 
     Contiguous prefix only, whole blocks (floor of input / block size), requests of a tree in the order of their starts.
+    `kept` (bool, shape (rows,)) leaves requests out.
     """
     hit = whole = tokens = 0
     offsets = corpus.run_offset.tolist()
@@ -57,6 +60,8 @@ def infinite_cache_hits(corpus: Corpus) -> tuple[int, int, int]:
     for low, high in pairwise(bounds):
         seen = SeenBlocks()
         for row in (low + np.argsort(corpus.start_s[low:high], kind="stable")).tolist():
+            if kept is not None and not kept[row]:
+                continue
             begin, end = offsets[row], offsets[row + 1]
             runs = list(zip(firsts[begin:end], counts[begin:end], strict=True))
             limit = min(blocks[row], sum(counts[begin:end]))
@@ -66,3 +71,26 @@ def infinite_cache_hits(corpus: Corpus) -> tuple[int, int, int]:
             whole += limit
             tokens += shared * sizes[row]
     return hit, whole, tokens
+
+
+def _flat_agents(corpus: Corpus) -> dict[str, int]:
+    """Agents and side calls that the traces recorded flat, found by their prefix chains, and the requests of both."""
+    agents = side_calls = requests = 0
+    ends = corpus.start_s + np.nan_to_num(corpus.api_s)
+    firsts, counts, offsets = corpus.run_first.tolist(), corpus.run_count.tolist(), corpus.run_offset.tolist()
+    for low, high in pairwise(corpus.session_row.tolist()):
+        for lane in np.unique(corpus.lane[low:high]).tolist():
+            rows = low + np.flatnonzero(corpus.lane[low:high] == lane)
+            rows = rows[np.argsort(corpus.start_s[rows], kind="stable")]
+            recorded = []
+            for row in rows.tolist():
+                begin, end = offsets[row], offsets[row + 1]
+                runs = list(zip(firsts[begin:end], counts[begin:end], strict=True))
+                at, till, model = float(corpus.start_s[row]), float(ends[row]), int(corpus.model[row])
+                tokens = int(corpus.input_tokens[row]), int(corpus.output_tokens[row])
+                recorded.append(Recorded(at, till, model, runs, sum(counts[begin:end]), *tokens))
+            for chain in find_chains(recorded)[1:]:
+                agents += not chain.auxiliary
+                side_calls += chain.auxiliary
+                requests += len(chain.requests)
+    return {"agents": agents, "side_calls": side_calls, "requests": requests}

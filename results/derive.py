@@ -188,18 +188,32 @@ def window_share(rows: np.ndarray, start_ns: int, end_ns: int) -> np.ndarray:
 
 def busy_seconds(tree: np.ndarray, rows: np.ndarray, trees: int) -> np.ndarray:
     """Seconds in which at least one request of each tree was in flight (union of [sent, done]); shape (trees,)."""
-    known = (rows["sent_ns"] != MISSING) & (rows["done_ns"] != MISSING) & (tree >= 0)
-    tree, start, end = tree[known], rows["sent_ns"][known], rows["done_ns"][known]
+    tree, known, covered = _covered(tree, rows)
     busy: np.ndarray = np.zeros(trees)
-    if not len(tree):
-        return busy
-    order = np.lexsort((start, tree))
-    tree, start, end = tree[order], start[order], end[order]
-    stride = int(end.max()) + 1  # keeps one tree's times apart from the next one's
-    reach = np.maximum.accumulate(end + tree * stride) - tree * stride
-    covered = np.r_[0, np.where(tree[1:] == tree[:-1], reach[:-1], 0)]
+    end, start = rows["done_ns"][known], rows["sent_ns"][known]
     np.add.at(busy, tree, np.maximum(0, end - np.maximum(start, covered)) * NS)
     return busy
+
+
+def human_seconds(tree: np.ndarray, rows: np.ndarray, trees: int) -> np.ndarray:
+    """Seconds in which nothing of a tree was in flight and a turn that a person began came next; shape (trees,)."""
+    tree, known, covered = _covered(tree, rows)
+    out: np.ndarray = np.zeros(trees)
+    human = ((rows["flags"][known] & Flag.HUMAN_TURN) != 0) & (covered > 0)
+    np.add.at(out, tree[human], np.maximum(0, rows["sent_ns"][known] - covered)[human] * NS)
+    return out
+
+
+def _covered(tree: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By tree and start: the tree, the row, and up to when the tree's earlier requests reached (0 for its first)."""
+    which = np.flatnonzero((rows["sent_ns"] != MISSING) & (rows["done_ns"] != MISSING) & (tree >= 0))
+    which = which[np.lexsort((rows["sent_ns"][which], tree[which]))]
+    mine, end = tree[which], rows["done_ns"][which]
+    if not len(which):
+        return mine, which, end
+    stride = int(end.max()) + 1  # keeps one tree's times apart from the next one's
+    reach = np.maximum.accumulate(end + mine * stride) - mine * stride
+    return mine, which, np.r_[0, np.where(mine[1:] == mine[:-1], reach[:-1], 0)]
 
 
 def as_float(rows: np.ndarray, name: str) -> np.ndarray:

@@ -20,6 +20,9 @@ CPU_LIMIT = 0.90
 """Share of its core that one worker used over the steady window. Near full use queueing in the client grows without
 bound; the public benchmark warns at 85 %, and here kernel stamps keep arrival times true until the core is full."""
 
+COVERAGE_FROM_S = 900.0
+"""Shorter measured parts may well end with a long prefill (the public gate's own floor)."""
+
 SHORT_OUTPUT_LIMIT = 0.01
 HIT_EXCESS_LIMIT = 0.02
 BUNDLED_LIMIT = 1.05
@@ -54,6 +57,7 @@ def find(requests: Requests, summary: dict[str, Any], header: dict[str, Any], to
     found += _requests(summary, float(header.get("error_rate_limit", 0.10)))
     if torn:
         found.append(Finding("torn", Severity.WARNING, f"{torn} journal rows were cut by a crash and are incomplete"))
+    found += _rules(requests, summary, header)
     found += _client(summary)
     found += _answers(requests)
     found += _chunks(summary)
@@ -79,6 +83,31 @@ def _requests(summary: dict[str, Any], limit: float) -> list[Finding]:
         text = f"{counts['failed']} requests failed ({100 * rate:.2f} %) and are in no latency figure"
         return [Finding("errors", Severity.WARNING, text)]
     return []
+
+
+def _rules(requests: Requests, summary: dict[str, Any], header: dict[str, Any]) -> list[Finding]:
+    """The scenario's own limits."""
+    found = []
+    counts, limit = summary["requests"], header.get("overflow_limit")
+    answered = counts["ok"] + counts["failed"]
+    if limit is not None and answered and counts["context_overflow"] / answered > limit:
+        share = f"{100 * counts['context_overflow'] / answered:.1f} %"
+        text = f"{share} of the requests were longer than the model takes, the limit is {100 * limit:g} %"
+        found.append(Finding("overflow_rate", Severity.INVALID, text, "give --max-context"))
+    start, duration, least = header.get("steady_start_ns"), header.get("duration_s"), header.get("coverage")
+    if least is not None and start is not None and duration is not None and duration >= COVERAGE_FROM_S:
+        rows = requests.rows[requests.rows["phase"] == Phase.STEADY]
+        last = max(int(rows["last_token_ns"].max(initial=0)), int(rows["first_token_ns"].max(initial=0)))
+        reached = (last - start) * 1e-9 / duration
+        if reached < least and not header.get("interrupted"):
+            text = (
+                f"the last token came after {100 * max(0.0, reached):.0f} % of the measured part, not {100 * least:g} %"
+            )
+            found.append(Finding("coverage", Severity.INVALID, text, "did the server stop answering?"))
+    if "steady_found" in header and header["steady_found"] is None:
+        text = "no steady part was found in the measured time (MSER-5): all of it counts"
+        found.append(Finding("not_steady", Severity.WARNING, text, "give a longer --duration"))
+    return found
 
 
 def _client(summary: dict[str, Any]) -> list[Finding]:

@@ -80,6 +80,8 @@ class Flag(IntFlag):
     """A chunk came later than an offset can say."""
     SHARED_HEAD = 4096
     """The prompt begins with the tools and system prompt that the trace shares between sessions."""
+    HUMAN_TURN = 8192
+    """A person began this turn: the pause before it is theirs, not a tool's."""
 
 
 class TreeEnd(IntEnum):

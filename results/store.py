@@ -16,6 +16,7 @@ from results.derive import Requests, as_float, busy_seconds, derive, span
 from results.errors import UserError
 from results.journal import WorkerJournal, read_journal
 from results.records import CHUNK_UNIT_NS, CLIENT, MISSING, TREE, Finish, Flag, Phase, Status, TreeEnd, lane_name
+from results.steady import find_window
 from results.summary import summarise, tree_index
 
 
@@ -26,7 +27,7 @@ def finalize(run_dir: Path, header: dict[str, Any], *, keep_chunks: bool) -> dic
     """
     journal = run_dir / "journal"
     parts = read_journal(journal)
-    requests = derive(parts, header)
+    requests, header = find_window(derive(parts, header), header)
     trees, tree_worker = _join(parts, "trees", TREE)
     client, client_worker = _join(parts, "client", CLIENT)
     torn = sum(part.torn for part in parts)

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from results.derive import Requests, as_float, busy_seconds, counted_output, span, window_share
+from results.derive import Requests, as_float, busy_seconds, counted_output, human_seconds, span, window_share
 from results.findings import Severity, find
 from results.reasons import why_null
 from results.records import CLIENT, SCHEMA_VERSION, Phase, Status, TreeEnd
 from results.stats import distribution, ratio, reciprocals
+from results.uncertainty import intervals
 
 
 def summarise(
@@ -39,6 +40,7 @@ def summarise(
         "invalid_reasons": [],
         "warnings": [],
         "reasons": {},
+        "not_submission": header.get("not_submission", []),
         "scenario": header.get("scenario"),
         "concurrency": header.get("concurrency"),
         "duration_s": last * 1e-9,
@@ -53,7 +55,9 @@ def summarise(
         "throughput": _throughput(requests, start, end, last, header.get("num_gpus")),
         "tokens": _tokens(rows[ok]),
         "cache": _cache(rows[ok], requests.tree_theory[ok]),
-        "jobs": _jobs(requests, trees, start, end, seconds),
+        "jobs": _jobs(requests, trees, start, end, seconds, header.get("num_gpus")),
+        "stages": _stages(requests, header, start),
+        "intervals": intervals(requests, ok, tree_index(rows, trees), start, end, int(header.get("seed") or 0)),
         "power": dict.fromkeys(("watts_mean", "joules", "joules_per_output_token", "joules_per_total_token", "source")),
         "client": _client(requests, clients, start, end),
     }
@@ -188,26 +192,63 @@ def tree_index(rows: np.ndarray, trees: np.ndarray) -> np.ndarray:
     return np.where(key[found] == wanted, found, -1)
 
 
-def _jobs(requests: Requests, trees: np.ndarray, start: int, end: int, seconds: float) -> dict[str, Any]:
+def _jobs(
+    requests: Requests, trees: np.ndarray, start: int, end: int, seconds: float, gpus: int | None
+) -> dict[str, Any]:
     """The job's view: a job is a whole session tree, and counts only when it was finished in the window."""
     whole = (trees["end"] == TreeEnd.COMPLETED) & (trees["partial"] == 0)
     done = whole & (trees["ended_ns"] >= start) & (trees["ended_ns"] < end)
     wall = (trees["ended_ns"] - trees["started_ns"]) * 1e-9
     index = tree_index(requests.rows, trees)
     busy = busy_seconds(index, requests.rows, len(trees))
+    human = human_seconds(index, requests.rows, len(trees))
     of_done = (index >= 0) & done[np.maximum(index, 0)] if len(trees) else np.zeros(len(index), bool)
     prefill = float(np.nansum(requests.ttft_s[of_done]))
     decode = float(np.nansum((requests.e2e_s - requests.ttft_s)[of_done]))
     total, working = float(wall[done].sum()), float(busy[done].sum())
-    share = ratio(working, total)
+    share, people = ratio(working, total), ratio(float(human[done].sum()), total)
+    decoding = None if share is None else _part(share, decode, prefill)
+    latency = distribution(wall[done])
+    per_hour = ratio(3600.0 * float(done.sum()), seconds)
     return {
         "completed": int(done.sum()),
-        "per_hour": ratio(3600.0 * float(done.sum()), seconds),
-        "latency_s": distribution(wall[done]),
-        "tool_time_share": None if share is None else 1 - share,
-        "decode_time_share": None if share is None else _part(share, decode, prefill),
+        "per_hour": per_hour,
+        "per_hour_per_user": 3600.0 / latency["mean"] if latency["mean"] else None,
+        "per_hour_per_gpu": per_hour / gpus if gpus and per_hour is not None else None,
+        "latency_s": latency,
+        "tool_time_share": None if share is None or people is None else max(0.0, 1 - share - people),
+        "human_time_share": people,
+        "decode_time_share": decoding,
         "prefill_time_share": None if share is None else _part(share, prefill, decode),
+        "queue_time_share": None,
+        # Amdahl: only the decoding gets faster; None: no time at all.
+        "speedup_by_decode": {
+            name: None if decoding is None else 1 / (1 - decoding * (1 - 1 / factor))
+            for name, factor in (("2x", 2.0), ("5x", 5.0), ("10x", 10.0))
+        },
     }
+
+
+def _stages(requests: Requests, header: dict[str, Any], start: int) -> list[dict[str, Any]]:
+    """Latencies and rates of each stage, over the requests sent in it."""
+    out, begins = [], start
+    for stage in header.get("stages") or ():
+        ends = begins + round(stage["duration_s"] * 1e9)
+        sent = requests.rows["sent_ns"]
+        ok = requests.select(phase=Phase.STEADY, status=Status.OK) & (sent >= begins) & (sent < ends)
+        latency = _latency(requests, ok)
+        out.append(
+            {
+                "concurrency": stage["concurrency"],
+                "start_ns": begins,
+                "end_ns": ends,
+                "requests_ok": int(ok.sum()),
+                "latency": {name: latency[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
+                "throughput": _rates(requests.rows, begins, ends),
+            }
+        )
+        begins = ends
+    return out
 
 
 def _part(share: float, part: float, other: float) -> float | None:

@@ -36,21 +36,37 @@ def import_command(
     view.print_report(report, output)
 
 
-@traces_app.command("stats", epilog="[bold]Example[/bold]\n\nagentx traces stats corpus.parquet --json")
+@traces_app.command(
+    "stats",
+    epilog="[bold]Examples[/bold]\n\nagentx traces stats corpus.parquet --json\n\n"
+    "agentx traces stats corpus.parquet --cache-blocks 65536 --concurrency 32",
+)
 def stats_command(
     corpus: Annotated[Path | None, typer.Argument(help="Corpus file; default: the one that ships.")] = None,
+    cache_blocks: Annotated[
+        int | None, typer.Option(help="Also the hit rate of LRU caches of up to this many blocks.", min=1)
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Live sessions for that, at their recorded times.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Sessions, sizes, pauses, sub-agents, and the hit rate of an infinite prefix cache."""
-    from harness.import_view import print_stats
+    from harness.import_view import curve_sizes, print_curve, print_stats
     from replay.corpus import Corpus, builtin_path
     from replay.corpus_stats import corpus_stats
+    from replay.stack_distance import hit_curve
 
-    stats = corpus_stats(Corpus.load(corpus or builtin_path()))
+    loaded = Corpus.load(corpus or builtin_path())
+    stats = corpus_stats(loaded)
+    curve = hit_curve(loaded, concurrency) if cache_blocks else None
     if as_json:
+        if curve is not None and cache_blocks is not None:
+            points = [{"blocks": size, "hit_rate": curve.hit_rate(size)} for size in curve_sizes(cache_blocks)]
+            stats["lru_cache"] = {"concurrency": concurrency, "curve": points}
         sys.stdout.write(json.dumps(stats, indent=2, allow_nan=False) + "\n")
-    else:
-        print_stats(stats)
+        return
+    print_stats(stats)
+    if curve is not None and cache_blocks is not None:
+        print_curve(curve, cache_blocks, concurrency)
 
 
 @traces_app.command(
