@@ -24,8 +24,26 @@ _PROBE = Path(__file__).with_name("probe.py")
 _PROBE_S = 10.0
 _METADATA_S = 1.0
 _METADATA_HOST = "169.254.169.254"
-_ACCELERATOR_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200", "0x0880", "0x0b40")
 _VENDORS = {"10de": "NVIDIA", "1002": "AMD", "1ae0": "Google", "1d0f": "AWS"}
+_GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+"""VGA, 3D and display controller, processing accelerator."""
+
+_NOT_IN_REGISTRY = {
+    "10de:2331": "NVIDIA H100 PCIe",
+    "10de:2321": "NVIDIA H100 NVL",
+    "10de:233b": "NVIDIA H200 NVL",
+    "10de:29bc": "NVIDIA B100",
+    "1002:740c": "AMD Instinct MI250X",
+    "1002:740f": "AMD Instinct MI210",
+    "1002:74a0": "AMD Instinct MI300A",
+    "1ae0:005e": "Google TPU v4",
+    "1ae0:0062": "Google TPU v5p",
+    "1ae0:0063": "Google TPU v5e",
+    "1ae0:006f": "Google TPU v6e",
+    "1d0f:7164": "AWS Trainium",
+    "1d0f:7264": "AWS Inferentia2",
+}
+"""Names by the PCI ID database, JAX's hardware_utils (Google) and the Neuron driver (AWS)."""
 
 
 class _ProbeDevice(msgspec.Struct, frozen=True):
@@ -115,7 +133,9 @@ def _by_library(library: str, vendor: str) -> Callable[[Registry, Machine], tupl
         by_name: dict[str, list[_ProbeDevice]] = {}
         for device in answer.devices:
             by_name.setdefault(device.name, []).append(device)
-        found = [_library_found(registry, name, group, library, vendor, answer.driver) for name, group in by_name.items()]
+        found = [
+            _library_found(registry, name, group, library, vendor, answer.driver) for name, group in by_name.items()
+        ]
         return found, f"driver {answer.driver or 'unknown'}, {len(answer.devices)} device(s)"
 
     return ask
@@ -168,7 +188,7 @@ def _by_tpu(registry: Registry, machine: Machine) -> tuple[list[Found], str]:
         said, how = _tpu_metadata(machine), "the metadata server"
     generation = said.partition("-")[0]
     known = registry.find(generation)
-    count = _tpu_chips(machine)
+    count = _tpu_chips(registry, machine)
     where = "no device file or PCI device to count" if count is None else f"{count} chip(s) on this host"
     return [Found(said, known.name if known else None, count, "tpu", "Google")], f"{said} by {how}; {where}"
 
@@ -193,50 +213,50 @@ def _tpu_metadata(machine: Machine) -> str:
     return text
 
 
-def _tpu_chips(machine: Machine) -> int | None:
+def _tpu_chips(registry: Registry, machine: Machine) -> int | None:
     devices = machine.root / "dev"
     for pattern in ("accel[0-9]*", "accel/accel[0-9]*", "vfio/[0-9]*"):
         count = len(list(devices.glob(pattern)))
         if count:
             return count
-    return sum(pci_id.startswith("1ae0:") for pci_id, _ in _pci_devices(machine)) or None
+    return sum(pci_id.startswith("1ae0:") for pci_id, _ in _pci_devices(registry, machine)) or None
 
 
 def _by_pci(registry: Registry, machine: Machine) -> tuple[list[Found], str]:
     folder = machine.root / "sys/bus/pci/devices"
     if not folder.is_dir():
         return [], f"{folder} does not exist"
-    devices = _pci_devices(machine)
-    counted = Counter(pci_id for pci_id, _ in devices)
-    driver = dict(devices)
+    devices = _pci_devices(registry, machine)
+    drivers = dict(devices)
     found = []
-    for pci_id, count in sorted(counted.items()):
+    for pci_id, count in sorted(Counter(pci_id for pci_id, _ in devices).items()):
         known = registry.find_pci(pci_id)
         found.append(
             Found(
-                device=f"PCI {pci_id}",
+                device=f"{known.label if known else _NOT_IN_REGISTRY.get(pci_id, 'unknown device')} [{pci_id}]",
                 accelerator=known.name if known else None,
                 count=count,
                 method="pci",
-                vendor=_VENDORS[pci_id[:4]],
-                driver=driver[pci_id],
+                vendor=known.vendor if known else _VENDORS[pci_id[:4]],
+                driver=drivers[pci_id],
             )
         )
     return found, f"{len(devices)} accelerator(s) among the devices in {folder}"
 
 
-def _pci_devices(machine: Machine) -> list[tuple[str, str | None]]:
-    """PCI id and bound driver of every device the registry could know or whose maker and class are an accelerator's."""
+def _pci_devices(registry: Registry, machine: Machine) -> list[tuple[str, str | None]]:
+    """PCI id and name of the bound driver, of every accelerator: by its id, or by GPU maker and device class."""
     out = []
     for device in sorted((machine.root / "sys/bus/pci/devices").glob("*")):
         try:
             vendor, product, kind = ((device / name).read_text().strip() for name in ("vendor", "device", "class"))
         except OSError:
             continue
-        if vendor.removeprefix("0x") in _VENDORS and kind.startswith(_ACCELERATOR_CLASSES):
+        pci_id = f"{vendor.removeprefix('0x')}:{product.removeprefix('0x')}".lower()
+        gpu = pci_id[:4] in ("10de", "1002") and kind.startswith(_GPU_CLASSES)
+        if gpu or pci_id in _NOT_IN_REGISTRY or registry.find_pci(pci_id):
             driver = device / "driver"
-            bound = driver.resolve().name if driver.exists() else None
-            out.append((f"{vendor.removeprefix('0x')}:{product.removeprefix('0x')}", bound))
+            out.append((pci_id, driver.resolve().name if driver.exists() else None))
     return out
 
 

@@ -46,7 +46,10 @@ def nvml() -> dict[str, Any]:
 
 def amdsmi() -> dict[str, Any]:
     """AMD's devices by amdsmi."""
-    import amdsmi as smi
+    try:
+        import amdsmi as smi
+    except KeyError as error:  # how its wrapper says so
+        raise RuntimeError("the C library libamd_smi.so is not installed (ROCm's amd-smi-lib)") from error
 
     smi.amdsmi_init()
     try:
@@ -71,9 +74,10 @@ def main() -> None:
     try:
         answer = {"nvml": nvml, "amdsmi": amdsmi}[library]()
     except ImportError as error:
-        answer = {"error": f"the Python package is missing ({error})"}
-    except BaseException as error:  # amdsmi leaves by KeyError, and even by SystemExit, without its C library
-        answer = {"error": f"{type(error).__name__}: {error}".strip(": ")}
+        answer = {"error": f"{error}; pip install agentx-live[{'nvidia' if library == 'nvml' else 'amd'}]"}
+    except BaseException as error:  # a library may even call sys.exit
+        name = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+        answer = {"error": f"{name}{error}"}
     json.dump(answer, answers)
     answers.flush()
 

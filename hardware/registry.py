@@ -15,11 +15,11 @@ ours; then the newest date wins (a month counts from its first day); of the same
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import date as Date
 from functools import cache
 from pathlib import Path
 
@@ -68,7 +68,7 @@ class Accelerator:
         quantity = self._quantity(key)
         return () if isinstance(quantity, Unknown) else quantity
 
-    def fact(self, key: str, *, as_of: Date | None = None) -> Fact | None:
+    def fact(self, key: str, *, as_of: datetime.date | None = None) -> Fact | None:
         """The value to use by the rule above, with source and date; None when none is known (by then)."""
         for fact in self.facts(key):
             if as_of is None or fact.since <= as_of:
@@ -80,7 +80,7 @@ class Accelerator:
         quantity = self._quantity(key)
         return quantity.unknown if isinstance(quantity, Unknown) else None
 
-    def price(self, tier: str, *, as_of: Date | None = None) -> float | None:
+    def price(self, tier: str, *, as_of: datetime.date | None = None) -> float | None:
         """US dollars per device and hour in a tier of `TIERS`; raises UserError for any other tier."""
         if tier not in TIERS:
             raise UserError(f"price tier {tier!r}", remedy=f"choose one of: {', '.join(TIERS)}")
@@ -128,7 +128,7 @@ class Accelerator:
             raise UserError(f"precision {precision!r}", remedy="choose one of: bf16, fp8, fp4")
         return self._value(f"{precision}_flop_s")
 
-    def _value(self, key: str, as_of: Date | None = None) -> float | None:
+    def _value(self, key: str, as_of: datetime.date | None = None) -> float | None:
         fact = self.fact(key, as_of=as_of)
         return None if fact is None else fact.value
 

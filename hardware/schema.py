@@ -1,6 +1,6 @@
 """The hardware files: what they may hold, and refusals that name file, line and key.
 
-A file is TOML with a table per accelerator; `docs/hardware-files.md` describes it. A quantity is a list of published
+A file is TOML with a table per accelerator; `docs/hardware.md` is for users. A quantity is a list of published
 values, or the reason why none is known:
 
     [b200]
@@ -17,9 +17,9 @@ values, or the reason why none is known:
 
 from __future__ import annotations
 
+import datetime
 import re
 import tomllib
-from datetime import date as Date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -49,9 +49,9 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         _ = self.since  # a day no calendar has is a ValueError, which validation reports with its place
 
     @property
-    def since(self) -> Date:
+    def since(self) -> datetime.date:
         """First day of `date`'s year, month or day."""
-        return Date.fromisoformat((self.date + "-01-01")[:10])
+        return datetime.date.fromisoformat((self.date + "-01-01")[:10])
 
 
 class PriceFact(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -147,7 +147,7 @@ def _dates_as_text(value: Any) -> Any:
         return {key: _dates_as_text(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_dates_as_text(item) for item in value]
-    return value.isoformat() if isinstance(value, Date) else value
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _path(where: str) -> tuple[str | int, ...]:
