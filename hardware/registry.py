@@ -182,7 +182,7 @@ def load_registry(extra: Path | None = None) -> Registry:
     if extra is None:
         return _shipped()
     accelerators = {accelerator.name: accelerator for accelerator in _shipped()}
-    for name, entry in read_file(extra).items():
+    for name, entry in read_file(extra, known=accelerators).items():
         accelerators[name] = _merge(accelerators.get(name), name, entry, str(extra))
     return Registry(accelerators)
 
@@ -198,15 +198,11 @@ def _shipped() -> Registry:
 
 def _merge(base: Accelerator | None, name: str, entry: Entry, origin: str) -> Accelerator:
     """`entry` alone, or over `base`: its values come first, its names are added."""
-    label = entry.label or (base.label if base else None)
-    vendor = entry.vendor or (base.vendor if base else None)
-    kind = entry.kind or (base.kind if base else None)
+    label, vendor, kind = (entry.label, entry.vendor, entry.kind)
+    if base is not None:
+        label, vendor, kind = (label or base.label, vendor or base.vendor, kind or base.kind)
     if label is None or vendor is None or kind is None:
-        missing = [key for key, value in (("label", label), ("vendor", vendor), ("kind", kind)) if value is None]
-        raise UserError(
-            f"{origin}: {name}: a new accelerator also needs {' and '.join(missing)}",
-            remedy="or take the name of one that `agentx hardware list` shows, to override it",
-        )
+        raise AssertionError("read_file asks a new accelerator for them")
     return Accelerator(
         name=name,
         label=label,

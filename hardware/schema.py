@@ -20,6 +20,7 @@ from __future__ import annotations
 import datetime
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -109,8 +110,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     usd_device_hour: Prices = Prices()
 
 
-def read_file(path: Path) -> dict[str, Entry]:
-    """The accelerators of a hardware file by name.
+def read_file(path: Path, known: Collection[str] = ()) -> dict[str, Entry]:
+    """The accelerators of a hardware file by name; those not `known` must say label, vendor and kind.
 
     Raises UserError naming file, line and key when the file can't be read, is not TOML, or holds an unknown key or a
     bad value.
@@ -120,11 +121,11 @@ def read_file(path: Path) -> dict[str, Entry]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"hardware file {path}: {reason}") from error
-    return parse(text, str(path))
+    return parse(text, str(path), known)
 
 
-def parse(text: str, origin: str) -> dict[str, Entry]:
-    """The accelerators of a hardware file's text by name; `origin` is named in errors (UserError)."""
+def parse(text: str, origin: str, known: Collection[str] = ()) -> dict[str, Entry]:
+    """As `read_file`, of a file's text; `origin` is what errors name as the file."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -138,6 +139,9 @@ def parse(text: str, origin: str) -> dict[str, Entry]:
         except msgspec.ValidationError as error:
             message, _, where = str(error).partition(" - at ")
             raise _refusal(text, origin, (name, *_path(where)), message) from error
+        missing = [key for key in ("label", "vendor", "kind") if getattr(entries[name], key) is None]
+        if missing and name not in known:
+            raise _refusal(text, origin, (name,), f"a new accelerator also needs {' and '.join(missing)}")
     return entries
 
 
