@@ -116,7 +116,7 @@ def detect(registry: Registry, machine: Machine | None = None) -> Detection:
             answers, text = ask(registry, machine)
         except Exception as error:  # whatever it is, it is said, and the next method is asked
             answers, text = [], f"{type(error).__name__}: {error}"
-        steps.append(Step(method, bool(answers), text))
+        steps.append(Step(method, bool(answers), " ".join(text.split())))
         vendors = {known.vendor for known in found}
         found += [answer for answer in answers if answer.vendor not in vendors]
     if not found:

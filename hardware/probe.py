@@ -51,14 +51,19 @@ def amdsmi() -> dict[str, Any]:
     except KeyError as error:  # how its wrapper says so
         raise RuntimeError("the C library libamd_smi.so is not installed (ROCm's amd-smi-lib)") from error
 
+    def known(call: Any, *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except smi.AmdSmiException:
+            return None
+
     smi.amdsmi_init()
     try:
-        handles = smi.amdsmi_get_processor_handles()
         devices = []
         driver = None
-        for handle in handles:
-            driver = driver or smi.amdsmi_get_gpu_driver_info(handle).get("driver_version")
-            memory = smi.amdsmi_get_gpu_memory_total(handle, smi.AmdSmiMemoryType.VRAM)
+        for handle in smi.amdsmi_get_processor_handles():
+            driver = driver or (known(smi.amdsmi_get_gpu_driver_info, handle) or {}).get("driver_version")
+            memory = known(smi.amdsmi_get_gpu_memory_total, handle, smi.AmdSmiMemoryType.VRAM)
             name = smi.amdsmi_get_gpu_asic_info(handle)["market_name"]
             devices.append({"name": name, "memory_bytes": memory, "mig": None, "mig_devices": 0})
         return {"driver": driver, "devices": devices}

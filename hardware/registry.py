@@ -170,7 +170,9 @@ class Registry:
         """As `find`; raises UserError with the closest names when there is none."""
         found = self.find(name)
         if found is None:
-            raise UserError(f"no accelerator {name!r} in the registry", remedy=_closest(name, list(self._accelerators)))
+            raise UserError(
+                f"no accelerator {name!r} in the registry", remedy=_closest(_plain(name), list(self._accelerators))
+            )
         return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -19,26 +21,50 @@ from hardware.detect import Detection, Machine, detect
 from hardware.registry import load_registry
 
 
-@pytest.fixture(scope="session")
-def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a libnvidia-ml.so.1 that says what the environment tells it to."""
+def compiled(folder: Path, library: str, *sources: Path) -> Path:
+    """Build a shared library with the system's compiler; skips without one."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("no C compiler")
-    pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
-    folder = tmp_path_factory.mktemp("nvml")
-    source = Path(__file__).with_name("fake_nvml.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", source], check=True)
+    subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", folder / library, *sources], check=True)
     return folder
 
 
-def look(root: Path, **environment: str) -> Detection:
-    """Detect below `root`; the libraries of the machine the test runs on are out of sight."""
+@pytest.fixture(scope="session")
+def fake_nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a libnvidia-ml.so.1 that says what the environment tells it to."""
+    pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
+    return compiled(tmp_path_factory.mktemp("nvml"), "libnvidia-ml.so.1", Path(__file__).with_name("fake_nvml.c"))
+
+
+@pytest.fixture(scope="session")
+def fake_amdsmi(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a libamd_smi.so: our few functions, and a stub for every other name the Python package looks up."""
+    package = importlib.util.find_spec("amdsmi")
+    if package is None or package.origin is None:
+        pytest.skip("needs the Python package amdsmi")
+    wrapper = Path(package.origin).with_name("amdsmi_wrapper.py").read_text()
+    ours = Path(__file__).with_name("fake_amdsmi.c")
+    wanted = set(re.findall(r"_libraries\['libamd_smi\.so'\]\.(\w+)", wrapper))
+    missing = wanted - set(re.findall(r"^\w+ (amdsmi_\w+)\(", ours.read_text(), re.MULTILINE))
+    folder = tmp_path_factory.mktemp("amdsmi")
+    stubs = folder / "stubs.c"
+    stubs.write_text("".join(f"int {name}(void) {{ return 2; }}\n" for name in sorted(missing)))
+    return compiled(folder, "libamd_smi.so", ours, stubs)
+
+
+LIBRARIES = {"pynvml": "libnvidia-ml.so.1", "amdsmi": "libamd_smi.so"}
+
+
+def look(root: Path, library: Path | None = None, **environment: str) -> Detection:
+    """Detect below `root` with the libraries in `library`; those of the machine the test runs on are out of sight."""
     hidden = root / "hidden"
     hidden.mkdir(exist_ok=True)
-    for package in ("amdsmi",) if "LD_LIBRARY_PATH" in environment else ("amdsmi", "pynvml"):
-        (hidden / f"{package}.py").write_text("raise ImportError('hidden')\n")
-    return detect(load_registry(), Machine(root, {"PYTHONPATH": str(hidden), **environment}))
+    for package, file in LIBRARIES.items():
+        if library is None or not (library / file).exists():
+            (hidden / f"{package}.py").write_text("raise ImportError('hidden')\n")
+    environment |= {"PYTHONPATH": str(hidden)} | ({"LD_LIBRARY_PATH": str(library)} if library else {})
+    return detect(load_registry(), Machine(root, environment))
 
 
 def line(detection: Detection, method: str) -> str:
@@ -57,7 +83,7 @@ def pci(root: Path, address: str, vendor: str, device: str, kind: str, driver: s
 
 
 def test_nvml_names_the_devices_with_driver_and_memory(fake_nvml: Path, tmp_path: Path) -> None:
-    got = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_NAMES="NVIDIA B200|NVIDIA B200|NVIDIA L4")
+    got = look(tmp_path, fake_nvml, FAKE_NVML_NAMES="NVIDIA B200|NVIDIA B200|NVIDIA L4")
     b200, l4 = got.found
     assert (b200.device, b200.accelerator, b200.count, b200.method) == ("NVIDIA B200", "b200", 2, "nvml")
     assert (b200.driver, b200.memory_bytes, b200.mig) == ("580.95.05", 192_265_846_784, None)
@@ -67,9 +93,7 @@ def test_nvml_names_the_devices_with_driver_and_memory(fake_nvml: Path, tmp_path
 
 @pytest.mark.parametrize(("parts", "mig"), [(0, False), (3, True)])
 def test_mig_is_said_and_its_devices_counted(parts: int, mig: bool, fake_nvml: Path, tmp_path: Path) -> None:
-    got = look(
-        tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_NAMES="NVIDIA H200|NVIDIA H200", FAKE_NVML_MIG=str(parts)
-    )
+    got = look(tmp_path, fake_nvml, FAKE_NVML_NAMES="NVIDIA H200|NVIDIA H200", FAKE_NVML_MIG=str(parts))
     (found,) = got.found
     assert (found.mig, found.mig_devices, found.count) == (mig, 2 * parts, 2)
 
@@ -77,14 +101,14 @@ def test_mig_is_said_and_its_devices_counted(parts: int, mig: bool, fake_nvml: P
 def test_no_permission_is_a_line_and_pci_names_the_devices(fake_nvml: Path, tmp_path: Path) -> None:
     pci(tmp_path, "0000:18:00.0", "0x10de", "0x2335", "0x030200", driver="vfio-pci")
     pci(tmp_path, "0000:19:00.0", "0x10de", "0x2335", "0x030200", driver="vfio-pci")
-    got = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_INIT="4")
+    got = look(tmp_path, fake_nvml, FAKE_NVML_INIT="4")
     (found,) = got.found
     assert (found.accelerator, found.count, found.method, found.driver) == ("h200", 2, "pci", "vfio-pci")
     assert "Insufficient Permissions" in line(got, "nvml")
 
 
 def test_a_driver_without_devices(fake_nvml: Path, tmp_path: Path) -> None:
-    got = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml))
+    got = look(tmp_path, fake_nvml)
     assert got.found[0].accelerator == "cpu"
     assert line(got, "nvml") == "driver 580.95.05, 0 device(s)"
 
@@ -93,19 +117,37 @@ def test_a_library_that_crashes_or_hangs_is_a_line(
     fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(detecting, "_PROBE_S", 1.0)
-    crashed = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_CRASH="1")
+    crashed = look(tmp_path, fake_nvml, FAKE_NVML_CRASH="1")
     assert line(crashed, "nvml") == "the library ended its process (signal 11)"
     began = time.monotonic()
-    hung = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_HANG="1")
+    hung = look(tmp_path, fake_nvml, FAKE_NVML_HANG="1")
     assert line(hung, "nvml") == "no answer within 1 s"
     assert time.monotonic() - began < 5
     assert hung.found[0].accelerator == "cpu"
 
 
+def test_amdsmi_names_the_devices_with_driver_and_memory(fake_amdsmi: Path, tmp_path: Path) -> None:
+    pci(tmp_path, "0000:05:00.0", "0x1002", "0x74a1", "0x120000", driver="amdgpu")
+    names = "AMD Instinct MI300X|AMD Instinct MI300X"
+    got = look(tmp_path, fake_amdsmi, FAKE_AMDSMI_NAMES=names)
+    (found,) = got.found
+    assert (found.device, found.accelerator, found.count) == ("AMD Instinct MI300X", "mi300x", 2)
+    assert (found.method, found.driver, found.memory_bytes) == ("amdsmi", "6.14.14", 206_141_652_992)
+
+
+def test_amdsmi_without_memory_or_permission(fake_amdsmi: Path, tmp_path: Path) -> None:
+    got = look(tmp_path, fake_amdsmi, FAKE_AMDSMI_NAMES="AMD Instinct MI355X", FAKE_AMDSMI_NO_MEMORY="1")
+    assert (got.found[0].accelerator, got.found[0].memory_bytes) == ("mi355x", None)
+    refused = look(tmp_path, fake_amdsmi, FAKE_AMDSMI_INIT="10")  # AMDSMI_STATUS_NO_PERM
+    assert refused.found[0].accelerator == "cpu"
+    assert "AmdSmiLibraryException" in line(refused, "amdsmi")
+    assert "\n" not in line(refused, "amdsmi")
+
+
 def test_the_library_s_answer_beats_the_pci_ids_of_the_same_maker(fake_nvml: Path, tmp_path: Path) -> None:
     pci(tmp_path, "0000:18:00.0", "0x10de", "0x2901", "0x030200", driver="nvidia")
     pci(tmp_path, "0000:c1:00.0", "0x1002", "0x74a1", "0x120000", driver="amdgpu")
-    got = look(tmp_path, LD_LIBRARY_PATH=str(fake_nvml), FAKE_NVML_NAMES="NVIDIA B200")
+    got = look(tmp_path, fake_nvml, FAKE_NVML_NAMES="NVIDIA B200")
     assert [(found.accelerator, found.method) for found in got.found] == [("b200", "nvml"), ("mi300x", "pci")]
 
 
