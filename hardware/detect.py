@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -185,7 +186,10 @@ def _by_tpu(registry: Registry, machine: Machine) -> tuple[list[Found], str]:
     if not said:
         if not _on_google(machine):
             return [], "no TPU_ACCELERATOR_TYPE in the environment, and not a machine of Google Cloud"
-        said, how = _tpu_metadata(machine), "the metadata server"
+        try:
+            said, how = _tpu_metadata(machine), "the metadata server"
+        except urllib.error.HTTPError as error:
+            return [], f"the metadata server of this machine knows no accelerator-type (HTTP {error.code})"
     generation = said.partition("-")[0]
     known = registry.find(generation)
     count = _tpu_chips(registry, machine)

@@ -117,7 +117,7 @@ def read_file(path: Path, known: Collection[str] = ()) -> dict[str, Entry]:
     bad value.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UserError(f"hardware file {path}: {reason}") from error
@@ -128,7 +128,7 @@ def parse(text: str, origin: str, known: Collection[str] = ()) -> dict[str, Entr
     """As `read_file`, of a file's text; `origin` is what errors name as the file."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of too many digits, too deep nesting
         raise _not_toml(error, text, origin) from error
     entries = {}
     for name, table in tables.items():
@@ -161,32 +161,35 @@ def _path(where: str) -> tuple[str | int, ...]:
 
 
 def _refusal(text: str, origin: str, path: tuple[str | int, ...], message: str) -> UserError:
-    field = re.search(r"unknown field `([^`]+)`", message)
-    if field:
+    remedy = ""
+    if field := re.search(r"unknown field `([^`]+)`", message):
         path, message = (*path, field[1]), "unknown key"
+        remedy = f"known keys: {', '.join(_known_keys(path))}"
     elif missing := re.search(r"missing required field `([^`]+)`", message):
         message = f"the key {missing[1]} is missing"
+    elif "matching regex" in message:
+        example = "a date as 2026, 2026-07 or 2026-07-15" if path[-1] == "date" else "vendor:device as 10de:2901"
+        message = f"write {example}"
+    elif "object | array" in message:
+        message = 'write a list of { value, source, date }, or { unknown = "why" }'
     lines = key_lines(text)
     known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in lines), ())
     key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-    return UserError(
-        f"{origin}, line {lines.get(known, 1)}: {key}: {message}", remedy=_remedy(path, unknown=field is not None)
-    )
+    return UserError(f"{origin}, line {lines.get(known, 1)}: {key}: {message}", remedy=remedy)
 
 
-def _remedy(path: tuple[str | int, ...], *, unknown: bool) -> str:
-    if not unknown:
-        return ""
+def _known_keys(path: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Of the table that holds the last key of `path`."""
     if len(path) == 2:
-        allowed: tuple[str, ...] = Entry.__struct_encode_fields__
-    elif path[1] == "usd_device_hour" and len(path) == 3:
-        allowed = Prices.__struct_encode_fields__
-    else:
-        allowed = Fact.__struct_encode_fields__
-    return f"known keys: {', '.join(allowed)}"
+        return Entry.__struct_encode_fields__
+    if path[1:-1] == ("usd_device_hour",):
+        return Prices.__struct_encode_fields__
+    if isinstance(path[-2], int):
+        return Fact.__struct_encode_fields__
+    return ("unknown (values stand in a list: [{ value, source, date }])",)
 
 
-def _not_toml(error: tomllib.TOMLDecodeError, text: str, origin: str) -> UserError:
+def _not_toml(error: Exception, text: str, origin: str) -> UserError:
     found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
     message, line = (found[1], found[2]) if found else (str(error), None)
     return UserError(f"{origin}, line {line or text.count(chr(10)) + 1}: not TOML: {message}")

@@ -223,7 +223,11 @@ def test_tpu_by_the_metadata_server(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "body", "delay_s", "said"),
-    [(404, b"no", 0, "HTTP Error 404"), (200, b"<html>", 0, "accelerator-type is"), (200, b"", 1.5, "timed out")],
+    [
+        (404, b"no", 0, "knows no accelerator-type (HTTP 404)"),
+        (200, b"<html>", 0, "accelerator-type is"),
+        (200, b"", 1.5, "timed out"),
+    ],
 )
 def test_a_metadata_server_without_an_answer_is_a_line(
     status: int, body: bytes, delay_s: float, said: str, tmp_path: Path
