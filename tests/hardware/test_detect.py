@@ -213,9 +213,10 @@ def metadata_server(status: int, body: bytes, delay_s: float = 0.0) -> Iterator[
     assert asked == [("/computeMetadata/v1/instance/attributes/accelerator-type", "Google")]
 
 
-def test_tpu_by_the_metadata_server(tmp_path: Path) -> None:
+def test_tpu_by_the_metadata_server_past_any_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with metadata_server(200, b"v6e-8\n") as host:
-        got = look(tmp_path, GCE_METADATA_HOST=host, http_proxy="http://127.0.0.1:9")
+        got = look(tmp_path, GCE_METADATA_HOST=host)
     (found,) = got.found
     assert (found.device, found.accelerator, found.count) == ("v6e-8", None, None)
     assert line(got, "tpu") == "v6e-8 by the metadata server; no device file or PCI device to count"
