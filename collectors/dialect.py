@@ -1,22 +1,18 @@
-"""What an engine calls things, as data: tables in `dialects/` map its series to one vocabulary.
+"""Pages in one vocabulary: which engines speak on a page, and which of its series is what.
 
 A page may speak several dialects (an engine and LMCache in it). What no table names stays raw; what a table names and
-the page lacks is missing, never 0. `dialects/canonical.toml` defines the vocabulary.
+the page lacks is missing, never 0. The tables are data (`collectors.tables`).
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from collectors.exposition import Page, Series
-
-Labels = tuple[tuple[str, str], ...]
+from collectors.tables import Dialect, Labels, Rule, Term, dialects, plain, vocabulary
 
 _PARTS = {"_bucket": "bucket", "_sum": "sum", "_count": "count"}
 _KIND_OF = {
@@ -25,59 +21,6 @@ _KIND_OF = {
     "histogram": frozenset({"histogram", "summary", "unknown"}),
 }
 _NO_VALUE = frozenset({"", "none", "null", "nan"})
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One word of the vocabulary (`dialects/canonical.toml`)."""
-
-    name: str
-    kind: str
-    unit: str
-    combine: str
-    definition: str
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A source label that becomes a canonical one; `only` drops values that `values` does not name."""
-
-    label: str
-    to: str
-    values: dict[str, str]
-    only: bool
-    missing: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One line of a table. `names` in order of preference: the first that is on the page counts."""
-
-    to: str
-    names: tuple[str, ...]
-    unless: tuple[str, ...]
-    labels: Labels
-    split: Split | None
-    where: dict[str, tuple[str, ...]]
-    scale: float
-    part: str | None
-    label_value: str | None
-    zero_is_unknown: bool
-    blocks_by_help: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """One engine's table. `enable` says how to switch its metrics on."""
-
-    engine: str
-    title: str
-    detect: tuple[str, ...]
-    role: str
-    enable: str
-    rank_labels: tuple[str, ...]
-    extends: str | None
-    rules: tuple[Rule, ...]
 
 
 class Sample(NamedTuple):
@@ -95,9 +38,9 @@ class Sample(NamedTuple):
 
 
 class Link(NamedTuple):
-    """How one series of a page becomes a sample: page index, and value = raw * scale, or a constant from a label."""
+    """How one series of a page becomes a sample: place on the page, and value = raw * scale, or a constant from a label."""
 
-    index: int
+    place: int
     name: str
     part: str
     labels: Labels
@@ -134,10 +77,10 @@ class Mapped:
         """The page in the vocabulary; what is not finite, or 0 where 0 means unknown, is left out."""
         found = []
         for link in self.links:
-            value = float(page.values[link.index]) * link.scale if link.constant is None else link.constant
+            value = float(page.values[link.place]) * link.scale if link.constant is None else link.constant
             if math.isnan(value) or (value == 0 and link.zero_is_unknown):
                 continue
-            found.append(Sample(link.name, link.part, link.labels, value, link.dialect, page.series[link.index]))
+            found.append(Sample(link.name, link.part, link.labels, value, link.dialect, page.series[link.place]))
         return found
 
 
@@ -155,70 +98,9 @@ class Mapper:
         return self._mapped
 
 
-@cache
-def vocabulary() -> dict[str, Term]:
-    """Every canonical series by name."""
-    return {name: Term(name, **row) for name, row in _read("canonical").items()}
-
-
-@cache
-def dialects() -> dict[str, Dialect]:
-    """Every table by engine; one that extends another comes before it."""
-    names = sorted(f.name.removesuffix(".toml") for f in resources.files("collectors.dialects").iterdir())
-    tables = {name: _read(name) for name in names if name not in ("canonical", "__init__.py", "__pycache__")}
-    return {
-        name: _dialect(table, tables.get(table.get("extends", "")))
-        for name, table in sorted(tables.items(), key=lambda item: "extends" not in item[1])
-    }
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files("collectors.dialects").joinpath(f"{name}.toml").read_text("utf-8"))
-
-
-def _dialect(table: dict[str, Any], base: dict[str, Any] | None) -> Dialect:
-    rows = table["series"] + (base["series"] if base else [])
-    return Dialect(
-        engine=table["engine"],
-        title=table["title"],
-        detect=tuple(_plain(prefix) for prefix in table["detect"]),
-        role=table["role"],
-        enable=table["enable"],
-        rank_labels=tuple(table.get("rank_labels", ())),
-        extends=table.get("extends"),
-        rules=tuple(_rule(row) for row in rows),
-    )
-
-
-def _rule(row: dict[str, Any]) -> Rule:
-    split = row.get("split")
-    return Rule(
-        to=row["to"],
-        names=tuple(_plain(name) for name in row["names"]),
-        unless=tuple(_plain(name) for name in row.get("unless", ())),
-        labels=tuple(sorted(row.get("labels", {}).items())),
-        split=Split(
-            split["label"], split["as"], split.get("values", {}), split.get("only", False), split.get("missing")
-        )
-        if split
-        else None,
-        where={label: tuple(values) for label, values in row.get("where", {}).items()},
-        scale=row.get("scale", 1.0),
-        part=row.get("part"),
-        label_value=row.get("label_value"),
-        zero_is_unknown=row.get("zero_is_unknown", False),
-        blocks_by_help=row.get("blocks_by_help", False),
-    )
-
-
-def _plain(name: str) -> str:
-    """Collectors in between write a colon as an underscore."""
-    return name.replace(":", "_")
-
-
 def _parts(series: Series) -> tuple[str, str]:
     """(family, part) of a series: the name without what its kind adds to it."""
-    name = _plain(series.name)
+    name = plain(series.name)
     if series.kind in ("histogram", "summary", "gaugehistogram", "unknown"):
         for suffix, part in _PARTS.items():
             if name.endswith(suffix):
@@ -230,7 +112,7 @@ def _parts(series: Series) -> tuple[str, str]:
 
 def detect(series: Iterable[Series]) -> list[Dialect]:
     """The dialects whose names are there; one that extends another replaces it."""
-    names = {_plain(s.name) for s in series}
+    names = {plain(s.name) for s in series}
     found: list[Dialect] = []
     for dialect in dialects().values():
         covered = any(other.extends == dialect.engine for other in found)
@@ -335,7 +217,7 @@ def _lowest_rank(links: list[Link], page: Page, rank_labels: Sequence[str]) -> l
         return links
     best: dict[object, tuple[list[tuple[int, str]], Link]] = {}
     for link in links:
-        own = page.series[link.index].labels
+        own = page.series[link.place].labels
         group = (link.name, link.part, tuple(pair for pair in own if pair[0] not in rank_labels))
         rank = [(int(value) if value.isdigit() else 0, value) for key, value in own if key in rank_labels]
         if group not in best or rank < best[group][0]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
-from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client import Metric, parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
 
 MAX_PAGE_BYTES = 64 * 2**20
 """Three times the largest page seen in the field (20 MB); a larger one is refused and counted."""
@@ -168,7 +168,7 @@ def _refuse_other(text: str, content_type: str) -> None:
     start = text[:256].lstrip("\ufeff \t\r\n")
     if start.startswith("<") or "text/html" in content_type:
         raise NotMetricsError("an HTML page, not metrics")
-    if start.startswith("[") or start.startswith('{"') and '":' in start or "json" in content_type:
+    if start.startswith("[") or (start.startswith('{"') and '":' in start) or "json" in content_type:
         raise NotMetricsError("a JSON document, not Prometheus metrics")
 
 
@@ -208,13 +208,20 @@ def _number(text: str) -> float | None:
 def _parse_head(head: str, openmetrics: bool) -> tuple[str, dict[str, str]] | None:
     for strict in (openmetrics, not openmetrics):
         try:
-            families = list(parse_openmetrics(f"{head} 0\n# EOF\n") if strict else parse_text(f"{head} 0\n"))
+            families = _families(head, strict)
         except (ValueError, IndexError, KeyError, TypeError):  # the parser's ways to say no
             continue
         samples = [sample for family in families for sample in family.samples]
         if len(samples) == 1 and samples[0].name:
             return samples[0].name, dict(samples[0].labels)
     return None
+
+
+def _families(head: str, openmetrics: bool) -> list[Metric]:
+    if openmetrics:
+        parse: Any = openmetrics_parser.text_string_to_metric_families  # without types in the library
+        return list(parse(f"{head} 0\n# EOF\n"))
+    return list(parser.text_string_to_metric_families(f"{head} 0\n"))
 
 
 def _kind(name: str, family: str, kind: str) -> str:

@@ -141,7 +141,9 @@ def findings(result: dict[str, Any]) -> list[Finding]:
         if row["verdict"] != "disagree":
             continue
         share = f" ({100 * row['relative']:+.1f} %)" if row["relative"] is not None else ""
-        text = f"the server counted {row['server']:,.0f} {name.replace('_', ' ')}, the answers {row['client']:,.0f}{share}"
+        text = (
+            f"the server counted {row['server']:,.0f} {name.replace('_', ' ')}, the answers {row['client']:,.0f}{share}"
+        )
         why = row["reason"] or _why(result)
         found.append(Finding("server_disagrees", Severity.WARNING, text, why))
     return found
