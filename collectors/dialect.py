@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 
 
 class Link(NamedTuple):
-    """How one series of a page becomes a sample: place on the page, and value = raw * scale, or a constant from a label."""
+    """How the series at `place` on a page becomes a sample: value = raw * scale, or a constant out of a label."""
 
     place: int
     name: str

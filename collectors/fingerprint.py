@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from collectors.dialect import Sample, dialects
+from collectors.dialect import Sample
+from collectors.tables import dialects
 from results.errors import UserError
 
 _CONFIG_FLAGS = {

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from collectors.dialect import dialects
 from collectors.exposition import NotMetricsError, PageParser
+from collectors.tables import dialects
 from results.errors import UserError
 
 ROLES = frozenset({"frontend", "worker", "prefill", "decode", "cache"})
