@@ -203,12 +203,21 @@ def _link(rule: Rule, term: Term, series: Series, index: int, part: str, scale: 
             return None
     if part == "bucket":
         labels["le"] = series.label("le") or ""
-        if scale != 1.0 and labels["le"]:
-            labels["le"] = repr(float(labels["le"]) * scale)
+        if scale != 1.0:
+            labels["le"] = _bound(labels["le"], scale)
     scale = 1.0 if part in ("bucket", "count") else scale
     return Link(
         index, rule.to, part, tuple(sorted(labels.items())), scale, constant, rule.zero_is_unknown, engine
     )  # fmt: skip
+
+
+def _bound(text: str, scale: float) -> str:
+    """A bucket's bound in the canonical unit; left alone where it is no finite number."""
+    try:
+        bound = float(text) * scale
+    except ValueError:
+        return text
+    return f"{bound:.12g}" if math.isfinite(bound) else text
 
 
 def _lowest_rank(links: list[Link], page: Page, rank_labels: Sequence[str]) -> list[Link]:

@@ -8,6 +8,7 @@ itself. Limits: a page of `MAX_PAGE_BYTES`, `MAX_SERIES` series per target, `MAX
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ _SUFFIXES = {
     "summary": ("", "_sum", "_count", "_created"),
     "info": ("", "_info"),
 }
+_HEAD = re.compile(r'[^\s{]*+\{(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+\}')
 _KINDS = frozenset({"counter", "gauge", "histogram", "summary", "gaugehistogram", "info", "stateset"})
 
 
@@ -180,10 +182,11 @@ def _bad(page: Page, line: str) -> None:
 
 def _split(line: str) -> tuple[str, str]:
     """(name with labels, the rest): value, time stamp, without the exemplar."""
-    if " # {" in line:
-        before = line[: line.rindex(" # {")]
-        if before.count('"') % 2 == 0:  # else the mark stands inside a label's value
-            line = before
+    if " # {" in line:  # an exemplar, or a label's value that looks like one
+        match = _HEAD.match(line)
+        if match is not None:
+            return match[0], line[match.end() :].partition(" # ")[0]
+        line = line.partition(" # {")[0]
     cut = line.rfind("}") + 1
     if cut:
         return line[:cut], line[cut:]

@@ -11,6 +11,50 @@ from collectors.tables import vocabulary
 from results.metrics_table import MetricsJournal, SeriesRow
 
 
+class Gauges:
+    """The canonical gauges of all pages of a run, to be summed over replicas at any moment."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], list[tuple[int, str, float, float]]] = {}
+        self._lost: list[tuple[int, str]] = []
+
+    def add(self, role: str, key: str, t_ns: int, target: str, value: float, largest: float) -> None:
+        """A gauge of one page, combined over its label sets."""
+        self._rows.setdefault((role, key), []).append((t_ns, target, value, largest))
+
+    def lost(self, t_ns: int, target: str) -> None:
+        """The target did not answer: what it said last is no longer so."""
+        self._lost.append((t_ns, target))
+
+    def between(self, start_ns: int, end_ns: int) -> dict[str, dict[str, dict[str, float]]]:
+        """By role and canonical key: `mean` and `max` over the pages between the two times, and how many `pages`.
+
+        At each page the targets of the role are combined as they stand: counts are summed, shares averaged (`max` is
+        then the largest of any label set), so that two replicas with 3 and 5 running requests are 8.
+        """
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for (role, key), rows in sorted(self._rows.items()):
+            summed = vocabulary()[key.partition("{")[0]].combine == "sum"
+            latest: dict[str, float] = {}
+            values: list[float] = []
+            largest = -np.inf
+            events = [(t, url, value, top) for t, url, value, top in rows if start_ns <= t <= end_ns]
+            gone = [(t, url, np.nan, np.nan) for t, url in self._lost if start_ns <= t <= end_ns]
+            for _, url, value, top in sorted(events + gone, key=lambda event: event[0]):
+                if np.isnan(value):
+                    latest.pop(url, None)
+                    continue
+                latest[url] = value
+                values.append(sum(latest.values()) / (1 if summed else len(latest)))
+                largest = max(largest, values[-1] if summed else top)
+            if values:
+                # With several targets the first pages come one by one; the sum is whole once each has been heard.
+                whole = values[len({url for _, url, *_ in events}) - 1 :] if summed else values
+                row = {"mean": float(np.mean(whole)), "max": float(largest), "pages": float(len(values))}
+                found.setdefault(role, {})[key] = row
+        return found
+
+
 class JournalSink:
     """Writes scrapes to the journal, and keeps the gauges of the vocabulary for the summary."""
 
@@ -19,8 +63,7 @@ class JournalSink:
         self._numbers: dict[tuple[str, Series], int] = {}
         self._page_numbers: dict[str, tuple[list[Series], np.ndarray]] = {}
         self._edges: dict[str, int] = {}
-        self.gauges: dict[str, list[tuple[int, str, float, float]]] = {}
-        """Per canonical key: (t_ns, target, combined value, largest value) of each page."""
+        self.gauges = Gauges()
 
     def begin_edge(self, name: str, t_ns: int) -> None:
         """Rows that carry this edge belong to it from now on."""
@@ -37,11 +80,12 @@ class JournalSink:
         self._journal.add(t_ns, known[1], page.values, edge=number)
         self._own(watch, t_ns, up=1.0, took_ns=took_ns)
         for key, combined, largest in combine(mapped.samples(page)):
-            self.gauges.setdefault(key, []).append((t_ns, url, combined, largest))
+            self.gauges.add(watch.role, key, t_ns, url, combined, largest)
         self._journal.flush()
 
     def down(self, watch: Watch, t_ns: int, took_ns: int) -> None:
         """A scrape that failed."""
+        self.gauges.lost(t_ns, watch.target.url)
         self._own(watch, t_ns, up=0.0, took_ns=took_ns)
         self._journal.flush()
 

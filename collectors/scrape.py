@@ -192,6 +192,7 @@ class Scraper:
                 page = await asyncio.to_thread(watch.parser.parse, body, content_type)
             else:
                 page = watch.parser.parse(body, content_type)
+            mapped = self._take(watch, page)
         except Exception as error:  # whatever a page does, the run goes on
             reason = str(error) if isinstance(error, ScrapeError | NotMetricsError) else refusal(error)
             watch.failures[reason] += 1
@@ -204,14 +205,13 @@ class Scraper:
         watch.up = True
         watch.largest_bytes = max(watch.largest_bytes, len(body))
         watch.durations_ns.append(took)
-        self._take(watch, page)
-        if self._sink is not None and watch.mapped is not None:
-            self._sink.page(watch, began, took, page, watch.mapped, edge)
+        if self._sink is not None:
+            self._sink.page(watch, began, took, page, mapped, edge)
         return None
 
-    def _take(self, watch: Watch, page: Page) -> None:
-        watch.page = page
-        watch.mapped = watch.mapper.map(page)
+    def _take(self, watch: Watch, page: Page) -> Mapped:
+        mapped = watch.mapper.map(page)
+        watch.page, watch.mapped = page, mapped
         watch.counters.update(page)
         watch.empty_pages += not page.series
         watch.nonfinite += page.nonfinite
@@ -220,6 +220,7 @@ class Scraper:
         watch.duplicates += page.duplicates
         watch.dropped = max(watch.dropped, page.dropped)
         watch.truncated += page.truncated
+        return mapped
 
     async def _fetch(self, watch: Watch) -> tuple[bytes, str]:
         url = watch.url

@@ -139,25 +139,22 @@ class ServerMetrics:
         """What was scraped and how it went, per target; gauges and hit rates over the run; hints.
 
         `targets[]`: url, role, engines, counts of scrapes, skipped ticks, failures by reason, restarts, samples that
-        were not finite, broken lines and dropped series. `gauges`: mean and max over the pages of each canonical
-        gauge. `intervals`: increases between baselines in order, by canonical key, summed over targets of a role.
+        were not finite, broken lines and dropped series. `gauges`: by role, mean and max of each canonical gauge.
+        `intervals`: between baselines in order, the same, and increases by role and canonical key, summed over targets.
         """
         names = list(self.baselines)
         intervals = [{"from": a, "to": b, **_interval(self.increases(a, b))} for a, b in pairwise(names)]
         return {
             "targets": [_target(watch) for watch in self._scraper.watches],
             "engines": self.engines(),
-            "gauges": {
-                key: {
-                    "mean": float(np.mean([row[2] for row in rows])),
-                    "max": max(row[3] for row in rows),
-                    "pages": len(rows),
-                }
-                for key, rows in sorted(self._sink.gauges.items())
-            },
+            "gauges": self._sink.gauges.between(0, self._clock()),
             "intervals": intervals,
             "notes": self._notes(),
         }
+
+    def _interval(self, a: str, b: str) -> dict[str, Any]:
+        gauges = self._sink.gauges.between(self.baselines[a].t_ns, self.baselines[b].ended_ns)
+        return {"from": a, "to": b, **_interval(self.increases(a, b)), "gauges": gauges}
 
     def _notes(self) -> list[str]:
         notes = [f"{w.target.url}: {note}" for w in self._scraper.watches if w.mapped for note in w.mapped.notes]

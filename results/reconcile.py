@@ -96,10 +96,16 @@ def reconcile(client: ClientSums, increases: Sequence[Increase]) -> dict[str, An
         "prompt_tokens": (client.input_tokens, total(increases, "prompt_tokens")),
         "cached_tokens": (client.cached_tokens, _cached(increases)),
         "generation_tokens": (client.output_tokens, total(increases, "generation_tokens")),
-        "requests": (client.requests, total(increases, "requests_finished")),
+        "requests": (client.requests, _answered(increases)),
     }
     rows = {name: _compare(*pair, restarts) for name, pair in quantities.items()}
     return {**rows, "without_usage": client.without_usage, "unfinished": client.unfinished, "restarts": restarts}
+
+
+def _answered(increases: Sequence[Increase]) -> float | None:
+    """Requests that the server ended well: what a client broke off or what failed is no answer."""
+    kept = [i for i in increases if i.labels.get("reason") not in ("abort", "error")]
+    return total(kept, "requests_finished")
 
 
 def _cached(increases: Sequence[Increase]) -> float | None:
