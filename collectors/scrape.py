@@ -129,22 +129,22 @@ class Scraper:
         self._own_client = client is None
         self._client = client or httpx.AsyncClient(timeout=None)
         self._group = asyncio.TaskGroup()
-        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         """Begin to scrape."""
         await self._group.__aenter__()
-        for watch in self.watches:
-            self._group.create_task(self._follow(watch))
+        self._tasks = [self._group.create_task(self._follow(watch)) for watch in self.watches]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop scraping; a page on its way is waited for up to its timeout."""
-        self._stop.set()
+        """Stop scraping; a page on its way is given up."""
+        for task in self._tasks:
+            task.cancel()
         try:
-            await self._group.__aexit__(kind, error, trace)
+            await self._group.__aexit__(None, None, None)  # an error of the block stays what it is
         finally:
             if self._own_client:
                 await self._client.aclose()
@@ -165,26 +165,20 @@ class Scraper:
 
     async def _follow(self, watch: Watch) -> None:
         due = self._clock()
-        while not self._stop.is_set():
+        while True:
             async with watch.lock:
-                if not self._stop.is_set():
-                    await self._scrape(watch)
+                await self._scrape(watch)
             due += self._interval_ns
             late = self._clock() - due
             if late > 0:
                 missed = late // self._interval_ns
                 watch.skipped_ticks += missed
                 due += missed * self._interval_ns
-            try:
-                async with asyncio.timeout(max(0.0, (due - self._clock()) / 1e9)):
-                    await self._stop.wait()
-            except TimeoutError:
-                pass
+            await asyncio.sleep(max(0.0, (due - self._clock()) / 1e9))
 
     async def _scrape(self, watch: Watch, edge: str | None = None) -> str | None:
         """One page; the reason when it could not be had. The caller holds the target's lock."""
         began = self._clock()
-        watch.scrapes += 1
         try:
             async with asyncio.timeout(self._timeout_s):
                 body, content_type = await self._fetch(watch)
@@ -195,6 +189,7 @@ class Scraper:
             mapped = self._take(watch, page)
         except Exception as error:  # whatever a page does, the run goes on
             reason = str(error) if isinstance(error, ScrapeError | NotMetricsError) else refusal(error)
+            watch.scrapes += 1
             watch.failures[reason] += 1
             watch.vanished += watch.up
             watch.up = False
@@ -202,6 +197,7 @@ class Scraper:
                 self._sink.down(watch, began, self._clock() - began)
             return reason
         took = self._clock() - began
+        watch.scrapes += 1
         watch.up = True
         watch.largest_bytes = max(watch.largest_bytes, len(body))
         watch.durations_ns.append(took)

@@ -9,7 +9,7 @@ From the run, in one task (start and stop open and close a task group):
     await metrics.edge("steady_start")   # any phase edge: `X_start` opens phase X in metrics.parquet
     await metrics.edge("steady_end")
     await metrics.edge("run_end")        # after the drain: between run_start and run_end every request is whole
-    summary = await metrics.stop()       # flushes the journal; the dict goes into summary.json and run.json
+    summary = await metrics.stop()       # in a finally; flushes the journal; the dict is for summary.json
 
 Then, before `results.store.finalize` removes the journal, `results.metrics_table.write_metrics(run_dir, run_id)`, which
 `recover` calls as well. `metrics.increases("run_start", "run_end")` feeds `results.reconcile.reconcile` and

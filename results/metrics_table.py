@@ -199,7 +199,7 @@ def _table(rows: np.ndarray, series: Sequence[Sequence[Any]], edges: list[tuple[
             "canonical": column(5, pa.string()),
             "scale": column(6, pa.float64()),
             "phase": _phases(rows["t_ns"], edges),
-            "edge": names.take(pa.array(edge, mask=edge < 0)),
+            "edge": names.take(pa.array(edge, mask=(edge < 0) | (edge >= len(edges)))),
         },
         schema=SCHEMA,
     )

@@ -75,7 +75,7 @@ class MetricsServer:
                     await self._answer(path, writer)
                 finally:
                     self.in_flight -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)
@@ -88,7 +88,8 @@ class MetricsServer:
         await asyncio.sleep(answer.delay_s)
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         extra = "".join(f"{key}: {value}\r\n" for key, value in answer.headers.items())
-        head = f"HTTP/1.1 {answer.status}\r\ncontent-type: {answer.content_type}\r\n{extra}content-length: {len(body)}\r\n\r\n"
+        extra += f"content-type: {answer.content_type}\r\ncontent-length: {len(body)}\r\n"
+        head = f"HTTP/1.1 {answer.status}\r\n{extra}\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
 

@@ -243,7 +243,9 @@ def test_c34_prefix_counters_under_any_of_their_names(infix: str, suffix: str, t
 
 
 def test_c34_both_names_at_once_count_once() -> None:
-    text = "".join(f"# TYPE {n} counter\n{n} 7\n" for n in ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits"))
+    text = "".join(
+        f"# TYPE {n} counter\n{n} 7\n" for n in ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits")
+    )
     assert value(samples(text), "prefix_cache_hits") == 7
 
 
@@ -281,7 +283,9 @@ def test_p104_ranks_are_summed_where_a_sum_has_a_meaning() -> None:
     found = samples(text)
     gauges = {key: (combined, largest) for key, combined, largest in combine(found)}
     assert gauges["requests_running"][0] == 8
-    assert gauges['kv_usage{tier="device"}'] == (pytest.approx(0.4), 0.6)
+    mean, largest = gauges['kv_usage{tier="device"}']
+    assert mean == pytest.approx(0.4)
+    assert largest == 0.6
     assert {s.series.label("engine") for s in found if s.name == "kv_usage"} == {"0", "1"}
 
 
@@ -322,8 +326,8 @@ def test_units_become_those_of_the_vocabulary() -> None:
 
 
 def test_vllm_offload_and_transfer_series() -> None:
-    old = "".join(
-        f'# TYPE vllm:kv_offload_total_bytes_total counter\nvllm:kv_offload_total_bytes_total{{transfer_type="{k}"}} {v}\n'
+    old = "# TYPE vllm:kv_offload_total_bytes_total counter\n" + "".join(
+        f'vllm:kv_offload_total_bytes_total{{transfer_type="{k}"}} {v}\n'
         for k, v in {"GPU_to_CPU": 10, "CPU_to_GPU": 4}.items()
     )
     new = "vllm:kv_offload_store_bytes_total 10\nvllm:kv_offload_load_bytes_total 4\n"
