@@ -25,8 +25,7 @@ class Counters:
     gained: dict[Series, float] = field(default_factory=dict)
     """Increase since the first page. A series that appears later began at 0."""
     resets: int = 0
-    """Pages on which at least one series was reset."""
-    reset_series: dict[Series, int] = field(default_factory=dict)
+    """Restarts: pages on which the process was another one, or at least one series began again."""
     _last: dict[Series, float] = field(default_factory=dict)
     _created: dict[tuple[str, tuple[tuple[str, str], ...]], float] = field(default_factory=dict)
     _base: dict[Series, tuple[str, tuple[tuple[str, str], ...]]] = field(default_factory=dict)
@@ -36,18 +35,19 @@ class Counters:
     def update(self, page: Page) -> bool:
         """Take a page in; whether the server had restarted since the page before."""
         values = page.values.tolist()
+        restarted = self._restarted(page, values)
+        if restarted:  # a series that comes back later began at 0 again
+            self._last.clear()
+            self._created.clear()
         moved = self._moved(page, values)
-        all_new = self._restarted(page, values)
-        restarted = False
         for series, value in zip(page.series, values, strict=True):
             if series.kind not in _COUNTING or math.isnan(value):
                 continue
             last = self._last.get(series)
             if last is None:
                 gain = value if self._pages else 0.0
-            elif value < last or all_new or (moved and self._twin(series) in moved):
+            elif value < last or (moved and self._twin(series) in moved):
                 gain, restarted = value, True
-                self.reset_series[series] = self.reset_series.get(series, 0) + 1
             else:
                 gain = value - last
             self._last[series] = value

@@ -70,6 +70,16 @@ def test_a_restart_is_seen_by_the_created_twin_of_that_series_only() -> None:
     assert watched.gained("h_sum") == watched.gained("h_count") == watched.gained("h_bucket") == 15
 
 
+def test_a_series_that_comes_back_late_after_a_restart_is_no_second_one() -> None:
+    late = '# TYPE a counter\na{{x="1"}} {}\n# TYPE a_created gauge\na_created{{x="1"}} {}\n'
+    watched = Watched()
+    watched.page(START.format(1e9) + late.format(10, 1e9))
+    assert watched.page(START.format(2e9))
+    assert not watched.page(START.format(2e9) + late.format(12, 2e9))
+    assert watched.gained("a") == 12
+    assert watched.counters.resets == 1
+
+
 def test_gauges_are_not_counted() -> None:
     watched = Watched()
     watched.page("# TYPE g gauge\ng 10\n")
