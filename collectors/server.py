@@ -92,7 +92,8 @@ class ServerMetrics:
         found: list[Increase] = []
         for watch in self._scraper.watches:
             a, b = first.marks[watch.target.url], last.marks[watch.target.url]
-            if b.page is not None and b.mapped is not None and a.failure is None:
+            steady = not watch.counters.unsteady
+            if steady and b.page is not None and b.mapped is not None and a.failure is None:
                 found += _gained(watch, a, b, b.page, b.mapped)
         return found
 
@@ -111,19 +112,23 @@ class ServerMetrics:
         return list(dict.fromkeys(found))
 
     def evidence(self) -> Evidence:
-        """Replicas with a cache of their own and the smallest of their pools, as far as the workers' pages say."""
+        """Replicas that look prefixes up in a cache of their own, and the smallest of their pools."""
         pools: dict[tuple[str, str | None], float] = {}
         blocks: dict[tuple[str, str | None], float] = {}
         replicas: set[tuple[str, str | None]] = set()
         sizes: set[float] = set()
+        behind = 1
+        apart = any(watch.role == "prefill" for watch in self._scraper.watches)
+        looking_up = ("prefill",) if apart else _WORKERS
         for watch in self._scraper.watches:
-            if watch.role not in _WORKERS or watch.page is None or watch.mapped is None:
+            if watch.role not in looking_up or watch.page is None or watch.mapped is None:
                 continue
             for sample in watch.mapped.samples(watch.page):
                 engine = sample.series.label("engine") or sample.series.label("dp_rank")
                 where = (watch.target.url, engine)
                 if sample.name == "kv_usage" and ("tier", "device") in sample.labels:
                     replicas.add(where)
+                    behind = max(behind, watch.counters.servers)
                 elif sample.name == "kv_pool_tokens" and ("tier", "device") in sample.labels:
                     pools[where] = sample.value
                 elif sample.name == "kv_pool_blocks":
@@ -133,7 +138,7 @@ class ServerMetrics:
         block = sizes.pop() if len(sizes) == 1 else None
         if not pools and block is not None:
             pools = {where: count * block for where, count in blocks.items()}
-        return Evidence(len(replicas) or None, min(pools.values(), default=None), block)
+        return Evidence(len(replicas) * behind or None, min(pools.values(), default=None), block)
 
     def summary(self) -> dict[str, Any]:
         """What was scraped and how it went, per target; gauges and hit rates over the run; hints.
@@ -163,6 +168,12 @@ class ServerMetrics:
             for w in self._scraper.watches
             if not w.durations_ns and w.failures
         ]
+        for watch in self._scraper.watches:
+            counters = watch.counters
+            if counters.unsteady or counters.servers > 1:
+                count = "several" if counters.unsteady else str(counters.servers)
+                cost = "its counters are not used" if counters.unsteady else "gauges are of one of them at a time"
+                notes.append(f"{watch.target.url}: {count} servers answer in turn, {cost}; give --metrics-url for each")
         roles = {w.role for w in self._scraper.watches if w.page is not None}
         if roles and not roles & set(_WORKERS):
             seen = "a frontend's page only" if "frontend" in roles else "no engine's page"
@@ -223,6 +234,7 @@ def _target(watch: Watch) -> dict[str, Any]:
         "vanished": watch.vanished,
         "skipped_ticks": watch.skipped_ticks,
         "restarts": watch.counters.resets,
+        "servers": watch.counters.servers,
         "empty_pages": watch.empty_pages,
         "nonfinite": watch.nonfinite,
         "bad_lines": watch.bad_lines,

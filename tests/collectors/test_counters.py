@@ -14,7 +14,7 @@ class Watched:
         self.parser, self.counters = PageParser(), Counters()
 
     def page(self, text: str) -> bool:
-        return self.counters.update(self.parser.parse(text.encode()))
+        return self.counters.update(self.parser.parse(text.encode()), wall_s=1e9 + 10)
 
     def gained(self, name: str) -> float:
         return sum(value for series, value in self.counters.gained.items() if series.name == name)
@@ -95,6 +95,41 @@ def test_nan_is_passed_over_and_a_series_that_returns_goes_on() -> None:
     watched.page("# TYPE a counter\na 20\n")
     assert watched.gained("a") == 10
     assert watched.counters.resets == 0
+
+
+def test_two_servers_that_answer_in_turn_are_no_restarts() -> None:
+    watched = Watched()
+    counter = "# TYPE a counter\na {}\n"
+    for step in range(5):
+        watched.page(START.format(1e9) + counter.format(1_000 + step))
+        watched.page(START.format(1e9 + 5) + counter.format(50 + 10 * step))
+    assert watched.gained("a") == 4 + 40
+    assert watched.counters.resets == 0
+    assert watched.counters.servers == 2
+    assert not watched.counters.unsteady
+    heard = watched.counters.pages
+    watched.page(START.format(1e9) + counter.format(1_004))
+    assert watched.counters.unheard(heard)
+    watched.page(START.format(1e9 + 5) + counter.format(90))
+    assert not watched.counters.unheard(heard)
+    assert watched.page(START.format(1e9 + 60) + counter.format(7))  # one of them is replaced
+    assert watched.gained("a") == 4 + 40 + 7
+    assert watched.counters.servers == 2
+
+
+def test_a_start_time_that_comes_with_the_second_page_is_kept() -> None:
+    watched = Watched()
+    watched.page("")
+    assert not watched.page(START.format(1e9) + "# TYPE a counter\na 5\n")
+    assert watched.page(START.format(1e9 + 60) + "# TYPE a counter\na 6\n")
+    assert watched.gained("a") == 11
+
+
+def test_servers_in_turn_that_nothing_tells_apart_are_unsteady() -> None:
+    watched = Watched()
+    for step in range(8):
+        watched.page(f"# TYPE a counter\na {1_000 + step if step % 2 else 10 + step}\n")
+    assert watched.counters.unsteady
 
 
 @given(st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=5), min_size=1, max_size=4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -190,6 +190,51 @@ def test_p104_two_replicas_are_added_and_their_usage_is_not(tmp_path: Path) -> N
             # C37: 90 of 130 tokens, not the mean of 90 % and 0 %
             assert summary["intervals"][0]["hit_rate"]["device"] == pytest.approx(90 / 130)
             assert metrics.evidence().replicas == 2
+
+    run(case())
+
+
+def test_two_replicas_behind_one_address_are_both_counted_and_said(tmp_path: Path) -> None:
+    async def case() -> None:
+        counts = {1.1e9: 1_000.0, 1.2e9: 50.0}
+        turn = cycle(counts)
+
+        def balanced(path: str) -> Answer:
+            start = next(turn)
+            return Answer(vllm(counts[start], start=start))
+
+        async with MetricsServer(balanced) as server:
+            metrics = runner(tmp_path, Target(server.url), interval_s=0.01)
+            await metrics.start()
+            await asyncio.sleep(0.05)
+            await metrics.edge("a")
+            counts[1.1e9] += 7
+            counts[1.2e9] += 30
+            await metrics.edge("b")
+            summary = await metrics.stop()
+            assert total(metrics.increases("a", "b"), "prompt_tokens") == 37
+            assert summary["targets"][0]["restarts"] == 0
+            assert summary["targets"][0]["servers"] == 2
+            assert "2 servers answer in turn" in summary["notes"][0]
+            assert metrics.evidence().replicas == 2
+
+    run(case())
+
+
+def test_replicas_that_nothing_tells_apart_are_not_counted_and_said(tmp_path: Path) -> None:
+    async def case() -> None:
+        turn = cycle([1_000, 50])
+        async with MetricsServer(
+            lambda _: Answer(f"# TYPE sglang:prompt_tokens_total counter\nsglang:prompt_tokens_total {next(turn)}\n")
+        ) as server:
+            metrics = runner(tmp_path, Target(server.url), interval_s=0.005)
+            await metrics.start()
+            await metrics.edge("a")
+            await asyncio.sleep(0.1)
+            await metrics.edge("b")
+            summary = await metrics.stop()
+            assert total(metrics.increases("a", "b"), "prompt_tokens") is None
+            assert "its counters are not used" in summary["notes"][0]
 
     run(case())
 
