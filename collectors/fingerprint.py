@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from collectors.dialect import Sample
+from collectors.exposition import Series
 from collectors.tables import dialects
 from results.errors import UserError
 
@@ -21,8 +22,6 @@ _CONFIG_FLAGS = {
     "kv_offloading_backend": "kv_offload_backend",
     "kv_offloading_size": "kv_offload_gib",
     "num_cpu_blocks": "host_blocks",
-    "num_gpu_blocks": "kv_pool_blocks",
-    "kv_cache_size_tokens": "kv_pool_tokens",
     "sliding_window": "sliding_window",
     "tensor_parallel_size": "tensor_parallel",
     "pipeline_parallel_size": "pipeline_parallel",
@@ -37,7 +36,7 @@ _CONFIG_FLAGS = {
     "enable_block_reuse": "prefix_caching",
     "page_size": "block_size",
 }
-"""Labels of `*_config_info` gauges (vLLM, TensorRT-LLM), and our names for them."""
+"""Labels of `*_config_info` gauges (vLLM, TensorRT-LLM), and our names for them; pools are summed over replicas."""
 
 _SERVER_INFO = {
     "version": "version",
@@ -81,6 +80,7 @@ _MUST_AGREE = ("engine", "version", "model", "context_length", "quantization", "
 def fingerprint(
     *,
     samples: Sequence[Sample] = (),
+    infos: Sequence[Series] = (),
     engines: Iterable[str] = (),
     models: Mapping[str, Any] | None = None,
     server_info: Mapping[str, Any] | None = None,
@@ -90,8 +90,9 @@ def fingerprint(
 ) -> dict[str, dict[str, Any]]:
     """Everything known of the server.
 
-    `samples` of its metrics pages; `engines` their dialects; `models` the JSON of /v1/models, `server_info` of
-    SGLang's route, `version` of vLLM's /version; `routes` the paths of /openapi.json; `stated` of `parse_stated`.
+    `samples` and `infos` (the `*_config_info` series) of its metrics pages, `engines` their dialects; `models` the
+    JSON of /v1/models, `server_info` of SGLang's route, `version` of vLLM's /version; `routes` the paths of
+    /openapi.json; `stated` of `parse_stated`.
     """
     seen: dict[str, dict[str, Any]] = {}
 
@@ -106,6 +107,10 @@ def fingerprint(
     put("version", (version or {}).get("version"), "/version")
     for key, name in _SERVER_INFO.items():
         put(name, _plain((server_info or {}).get(key)), "/server_info")
+    for series in infos:
+        for label, text in series.labels:
+            if label in _CONFIG_FLAGS:
+                put(_CONFIG_FLAGS[label], _plain(text), series.name)
     _from_samples(samples, put)
     known = sorted(set(routes))
     if known:
@@ -123,11 +128,6 @@ def _from_models(models: Mapping[str, Any], put: Any) -> None:
 
 
 def _from_samples(samples: Sequence[Sample], put: Any) -> None:
-    infos = {s.series.name: s.series for s in samples if s.series.name.endswith("_config_info")}
-    for name in sorted(infos):
-        for label, value in infos[name].labels:
-            if label in _CONFIG_FLAGS and label not in ("num_gpu_blocks", "kv_cache_size_tokens"):
-                put(_CONFIG_FLAGS[label], _plain(value), name)
     for name, key in _SAMPLED.items():
         found = [s for s in samples if s.name == name and dict(s.labels).get("tier", "device") == "device"]
         found = [s for s in found if "per" not in dict(s.labels)] or found

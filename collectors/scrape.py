@@ -134,7 +134,7 @@ class Scraper:
         self._timeout_s = timeout_s
         self._headers = headers or {}
         self._own_client = client is None
-        self._client = client or httpx.AsyncClient(timeout=None)
+        self._client = client or httpx.AsyncClient(timeout=None, trust_env=False)
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -13,7 +13,8 @@ From the run, in one task (start and stop open and close a task group):
 
 Then, before `results.store.finalize` removes the journal, `results.metrics_table.write_metrics(run_dir, run_id)`, which
 `recover` calls as well. `metrics.increases("run_start", "run_end")` feeds `results.reconcile.reconcile` and
-`results.token_origin.token_origin`, `metrics.evidence()` the latter, `metrics.samples()` the fingerprint.
+`results.token_origin.token_origin`, `metrics.evidence()` the latter; `samples()`, `infos()` and `engines()` the
+fingerprint. An edge waits for a page on its way; where the run must not, await it in a task beside.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import httpx
 import numpy as np
 
 from collectors.dialect import Mapped, Sample
-from collectors.exposition import Page
+from collectors.exposition import Page, Series
 from collectors.metrics_sink import JournalSink
 from collectors.scrape import INTERVAL_S, TIMEOUT_S, Baseline, Mark, Scraper, Watch
 from collectors.tables import vocabulary
@@ -106,6 +107,11 @@ class ServerMetrics:
             for sample in watch.mapped.samples(watch.page)
         ]
 
+    def infos(self) -> list[Series]:
+        """The `*_config_info` series of the last page of each target."""
+        pages = [watch.page for watch in self._scraper.watches if watch.page is not None]
+        return [series for page in pages for series in page.series if series.name.endswith("_config_info")]
+
     def engines(self) -> list[str]:
         """The dialects seen, in order of first sight."""
         found = [d.engine for w in self._scraper.watches if w.mapped for d in w.mapped.dialects]
@@ -158,8 +164,14 @@ class ServerMetrics:
         }
 
     def _interval(self, a: str, b: str) -> dict[str, Any]:
-        gauges = self._sink.gauges.between(self.baselines[a].t_ns, self.baselines[b].ended_ns)
-        return {"from": a, "to": b, **_interval(self.increases(a, b)), "gauges": gauges}
+        first, last = self.baselines[a], self.baselines[b]
+        return {
+            "from": a,
+            "to": b,
+            "seconds": (last.t_ns - first.t_ns) / 1e9,
+            **_interval(self.increases(a, b)),
+            "gauges": self._sink.gauges.between(first.t_ns, last.ended_ns),
+        }
 
     def _notes(self) -> list[str]:
         notes = [f"{w.target.url}: {note}" for w in self._scraper.watches if w.mapped for note in w.mapped.notes]
@@ -168,12 +180,10 @@ class ServerMetrics:
             for w in self._scraper.watches
             if not w.durations_ns and w.failures
         ]
-        for watch in self._scraper.watches:
-            counters = watch.counters
-            if counters.unsteady or counters.servers > 1:
-                count = "several" if counters.unsteady else str(counters.servers)
-                cost = "its counters are not used" if counters.unsteady else "gauges are of one of them at a time"
-                notes.append(f"{watch.target.url}: {count} servers answer in turn, {cost}; give --metrics-url for each")
+        notes += [note for w in self._scraper.watches if (note := _shared(w))]
+        models = {m for s in self.samples() if (m := s.series.label("model_name") or s.series.label("model"))}
+        if len(models) > 1:
+            notes.append(f"the pages count {len(models)} models together: {', '.join(sorted(models))}")
         roles = {w.role for w in self._scraper.watches if w.page is not None}
         if roles and not roles & set(_WORKERS):
             seen = "a frontend's page only" if "frontend" in roles else "no engine's page"
@@ -246,3 +256,13 @@ def _target(watch: Watch) -> dict[str, Any]:
         "page_bytes_max": watch.largest_bytes,
         "scrape_s": {"mean": float(np.mean(took)) / 1e9, "max": max(took) / 1e9} if took else None,
     }
+
+
+def _shared(watch: Watch) -> str | None:
+    """What it costs when several servers answer at one address."""
+    counters = watch.counters
+    if not counters.unsteady and counters.servers < 2:
+        return None
+    count = "several" if counters.unsteady else str(counters.servers)
+    cost = "its counters are not used" if counters.unsteady else "gauges are of one of them at a time"
+    return f"{watch.target.url}: {count} servers answer in turn, {cost}; give --metrics-url for each"

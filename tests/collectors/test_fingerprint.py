@@ -14,7 +14,8 @@ def of(shared: Path, page: str, **more: object) -> dict[str, dict[str, object]]:
     parsed = PageParser().parse((shared / "data" / "metrics" / f"{page}.txt").read_bytes())
     mapped = map_page(parsed)
     engines = [d.engine for d in mapped.dialects]
-    return fingerprint(samples=mapped.samples(parsed), engines=engines, **more)  # type: ignore[arg-type]
+    infos = [series for series in parsed.series if series.name.endswith("_config_info")]
+    return fingerprint(samples=mapped.samples(parsed), infos=infos, engines=engines, **more)  # type: ignore[arg-type]
 
 
 def test_vllm_by_its_page_and_routes(shared: Path) -> None:
@@ -51,6 +52,14 @@ def test_dynamo_frontend_says_what_a_worker_registered(shared: Path) -> None:
     assert found["kv_pool_blocks"]["value"] == 8_192
     assert "kv_pool_tokens" not in found  # one worker's blocks are not the stack's pool
     assert "context_length" not in found
+
+
+def test_trtllm_config_gauges_say_the_parallel_shape() -> None:
+    page = PageParser().parse(b"""trtllm_parallel_config_info{tensor_parallel_size="8",gpu_count="8"} 1
+trtllm_model_config_info{model="org/m",max_model_len="8192",quantization="None",dtype="bfloat16"} 1
+""")
+    values = {key: entry["value"] for key, entry in fingerprint(infos=page.series).items()}
+    assert values == {"tensor_parallel": 8, "gpus": 8, "context_length": 8_192, "dtype": "bfloat16"}
 
 
 def test_stated_values_are_marked_and_what_was_seen_stands() -> None:

@@ -221,6 +221,19 @@ def test_two_replicas_behind_one_address_are_both_counted_and_said(tmp_path: Pat
     run(case())
 
 
+def test_p104_several_models_on_a_page_are_said(tmp_path: Path) -> None:
+    async def case() -> None:
+        page = vllm(5) + 'vllm:prompt_tokens_total{engine="0",model_name="other"} 9\n'
+        async with MetricsServer(Answer(page)) as server:
+            metrics = runner(tmp_path, Target(server.url), interval_s=60)
+            await metrics.start()
+            await metrics.edge("a")
+            summary = await metrics.stop()
+            assert "2 models together: m, other" in summary["notes"][0]
+
+    run(case())
+
+
 def test_replicas_that_nothing_tells_apart_are_not_counted_and_said(tmp_path: Path) -> None:
     async def case() -> None:
         turn = cycle([1_000, 50])

@@ -68,7 +68,7 @@ def test_vllm_through_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
                 first, first.cached_tokens, metrics.increases("run_start", "before"), metrics.evidence()
             )
             assert origin["tokens"]["device"] == first.cached_tokens
-            seen = fingerprint(samples=metrics.samples(), engines=metrics.engines())
+            seen = fingerprint(samples=metrics.samples(), infos=metrics.infos(), engines=metrics.engines())
             assert seen["block_size"]["value"] == 128
             assert seen["kv_pool_tokens"]["value"] > 1_000_000
             await asyncio.sleep(0.6)  # a page after the last answer, before the server goes
