@@ -2,8 +2,9 @@
 
 From the run, in one task (start and stop open and close a task group):
 
-    metrics = ServerMetrics(targets, journal_dir, clock=lambda: monotonic_ns() - t0, headers=..., client=...)
-    await metrics.start()                # after record.begin(t0): targets from `collectors.targets`
+    found = await find_targets(endpoint_url, client, urls=..., file=..., headers=...)     # collectors.targets
+    metrics = ServerMetrics(found.targets, journal_dir, clock=lambda: monotonic_ns() - t0, headers=..., client=...)
+    await metrics.start()                # after record.begin(t0); found.notes are warnings where there is no target
     await metrics.edge("run_start")      # before the first request; costs one page per target
     ...
     await metrics.edge("steady_start")   # any phase edge: `X_start` opens phase X in metrics.parquet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,24 @@ async def discover(
     return Discovered([], [*notes, f"no metrics page: {ways}; or give --metrics-url"])
 
 
+async def find_targets(
+    endpoint_url: str,
+    client: httpx.AsyncClient,
+    *,
+    urls: Sequence[str] = (),
+    file: Path | None = None,
+    headers: dict[str, str] | None = None,
+) -> Discovered:
+    """What was given by address and by file, and the page next to the endpoint. UserError as `explicit` and
+    `read_targets`; the notes of a discovery in vain are kept only where nothing was given.
+    """
+    given = explicit(urls, endpoint_url=endpoint_url) + (read_targets(file) if file else [])
+    found = await discover(endpoint_url, client, headers=headers)
+    known = {target.url for target in given}
+    targets = given + [target for target in found.targets if target.url not in known]
+    return Discovered(targets, [] if given and not found.targets else found.notes)
+
+
 def status_reason(status: int) -> str:
     """What an HTTP status other than 200 means for a page of metrics."""
     if status in (401, 403):
@@ -103,7 +122,7 @@ def refusal(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
 
 
-def explicit(urls: list[str], *, endpoint_url: str | None = None) -> list[Target]:
+def explicit(urls: Sequence[str], *, endpoint_url: str | None = None) -> list[Target]:
     """Targets from `--metrics-url`, each `URL` or `ROLE=URL`. UserError when one is neither."""
     found = []
     origin = _origin(endpoint_url) if endpoint_url else None

@@ -34,6 +34,12 @@ def runner(tmp_path: Path, *targets: Target, interval_s: float = 0.02, **options
     return ServerMetrics(list(targets), journal, clock=clock, interval_s=interval_s, **options)
 
 
+async def pages_served(server: MetricsServer, count: int) -> None:
+    """Wait until the server was asked so often; the test's time limit ends a wait in vain."""
+    while len(server.requests) < count:
+        await asyncio.sleep(0.005)
+
+
 def rows(tmp_path: Path) -> list[dict[str, Any]]:
     assert write_metrics(tmp_path, "r1") is not None
     table: list[dict[str, Any]] = pq.read_table(tmp_path / "metrics.parquet").to_pylist()
@@ -69,11 +75,14 @@ def test_a_slow_page_never_overlaps_itself_and_skipped_ticks_are_counted(tmp_pat
     async def case() -> None:
         async with MetricsServer(Answer(vllm(1), delay_s=0.11)) as server:
             metrics = runner(tmp_path, Target(server.url), interval_s=0.02)
+            began = clock()
             await metrics.start()
-            await asyncio.sleep(0.3)
+            await pages_served(server, 3)
             await metrics.edge("end")
             summary = await metrics.stop()
+            ticks = (clock() - began) / 0.02e9
             target = summary["targets"][0]
+            assert target["skipped_ticks"] + target["scrapes"] <= ticks + 2
             assert server.in_flight_peak == 1
             assert target["skipped_ticks"] >= 8
             assert target["scrapes"] <= 6
@@ -106,10 +115,9 @@ def test_a_server_that_restarts_mid_run_loses_nothing_it_said(tmp_path: Path) ->
             server.page = Answer(vllm(1400, 700))
             await metrics.edge("before")
             await server.down()
-            await asyncio.sleep(0.05)
+            await metrics.edge("meanwhile")
             server.page = Answer(vllm(1500, 40, start=2e9))  # larger than before: only the start time tells
             await server.up()
-            await asyncio.sleep(0.05)
             await metrics.edge("run_end")
             summary = await metrics.stop()
             target = summary["targets"][0]
@@ -134,9 +142,8 @@ def test_c38_a_target_that_comes_up_late_is_picked_up(tmp_path: Path) -> None:
             pass  # now the port is known and free
         metrics = runner(tmp_path, Target(server.url), interval_s=0.01)
         await metrics.start()
-        await asyncio.sleep(0.03)
+        await metrics.edge("early")
         async with server:
-            await asyncio.sleep(0.05)
             await metrics.edge("start")
             server.page = Answer(vllm(9))
             await metrics.edge("end")
@@ -206,7 +213,7 @@ def test_two_replicas_behind_one_address_are_both_counted_and_said(tmp_path: Pat
         async with MetricsServer(balanced) as server:
             metrics = runner(tmp_path, Target(server.url), interval_s=0.01)
             await metrics.start()
-            await asyncio.sleep(0.05)
+            await pages_served(server, 4)
             await metrics.edge("a")
             counts[1.1e9] += 7
             counts[1.2e9] += 30
@@ -243,7 +250,7 @@ def test_replicas_that_nothing_tells_apart_are_not_counted_and_said(tmp_path: Pa
             metrics = runner(tmp_path, Target(server.url), interval_s=0.005)
             await metrics.start()
             await metrics.edge("a")
-            await asyncio.sleep(0.1)
+            await pages_served(server, 14)
             await metrics.edge("b")
             summary = await metrics.stop()
             assert total(metrics.increases("a", "b"), "prompt_tokens") is None
@@ -365,6 +372,21 @@ def test_redirects_on_the_same_server_are_followed(tmp_path: Path) -> None:
     run(case())
 
 
+def test_redirects_to_another_host_are_refused(tmp_path: Path) -> None:
+    async def case() -> None:
+        async with MetricsServer(Answer()) as server:
+            elsewhere = server.url.replace("127.0.0.1", "localhost")
+            server.page = Answer("", "302 Found", headers={"location": elsewhere})
+            metrics = runner(tmp_path, Target(server.url, trusted=True), interval_s=60, headers={"x-key": "secret"})
+            await metrics.start()
+            baseline = await metrics.edge("a")
+            summary = await metrics.stop()
+            assert "redirected to localhost" in (baseline.marks[server.url].failure or "")
+            assert len(server.requests) == summary["targets"][0]["scrapes"]
+
+    run(case())
+
+
 def test_credentials_go_to_trusted_targets_only(tmp_path: Path) -> None:
     async def case() -> None:
         async with MetricsServer(Answer(vllm())) as ours, MetricsServer(Answer(vllm())) as theirs:
@@ -438,9 +460,9 @@ def test_only_changes_are_stored_between_baselines(tmp_path: Path) -> None:
         async with MetricsServer(Answer(vllm(5))) as server:
             metrics = runner(tmp_path, Target(server.url), interval_s=0.005)
             await metrics.start()
-            await asyncio.sleep(0.05)
+            await pages_served(server, 4)
             server.page = Answer(vllm(6))
-            await asyncio.sleep(0.05)
+            await pages_served(server, 9)
             scrapes = (await metrics.stop())["targets"][0]["scrapes"]
             assert scrapes > 5
         table = rows(tmp_path)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import httpx
 import pytest
 
-from collectors.targets import Discovered, candidates, discover, explicit, read_targets
+from collectors.targets import Discovered, candidates, discover, explicit, find_targets, read_targets
 from results.errors import UserError
 from tests.collectors.pages import Answer, MetricsServer, vllm
 
@@ -80,9 +81,22 @@ async def _nobody() -> None:
 
 @pytest.mark.parametrize("case", [_metrics, _trtllm, _empty, _off, _html, _locked, _nobody])
 def test_p108_discovery_says_what_it_found_and_why_not(case: object) -> None:
-    import asyncio
-
     asyncio.run(case())  # type: ignore[operator]
+
+
+async def _given() -> None:
+    async with MetricsServer(Answer(vllm(5))) as server, httpx.AsyncClient() as client:
+        endpoint = f"http://127.0.0.1:{server.port}/v1"
+        found = await find_targets(endpoint, client, urls=["prefill=http://p:1/metrics", f"worker={server.url}"])
+        assert [(t.url, t.role) for t in found.targets] == [("http://p:1/metrics", "prefill"), (server.url, "worker")]
+        found = await find_targets(endpoint, client, urls=["http://p:1/metrics"])
+        assert [t.url for t in found.targets] == ["http://p:1/metrics", server.url]
+        found = await find_targets("http://127.0.0.1:9", client, urls=["http://p:1/metrics"])
+        assert (len(found.targets), found.notes) == (1, [])
+
+
+def test_what_is_given_comes_first_and_once() -> None:
+    asyncio.run(_given())
 
 
 def test_explicit_targets_may_state_a_role_and_only_the_endpoints_origin_is_trusted() -> None:
