@@ -42,7 +42,7 @@ class OffsetEstimator:
     """Offset of another clock (other - own) by the exchange with the least round trip of the last `window`.
 
     The other clock was read somewhere between sending and receiving, so the error is at most half the round trip
-    (RFC 5905, section 8); the fastest exchange waited the least anywhere. The window forgets, so that drift is followed.
+    (RFC 5905, section 8); the fastest exchange waited the least anywhere. The window forgets, and so follows drift.
     """
 
     def __init__(self, window: int = 64) -> None:

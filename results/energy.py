@@ -89,7 +89,7 @@ def _clean(t_ns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _within(t: np.ndarray, start_ns: int, end_ns: int) -> np.ndarray:
     """Seconds of each interval between readings that lie in the window."""
-    return np.maximum(0, np.minimum(t[1:], end_ns) - np.maximum(t[:-1], start_ns)) * 1e-9
+    return np.asarray(np.maximum(0, np.minimum(t[1:], end_ns) - np.maximum(t[:-1], start_ns)) * 1e-9)
 
 
 def _held(outside_ns: float, usual_s: float) -> float:

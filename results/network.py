@@ -14,7 +14,7 @@ _S = 1e-9
 
 
 def read_network(journal: Path, t0_ns: int) -> list[dict[str, Any]]:
-    """Rows of the network probe, `t_ns` since the run's start; [] when nothing was measured. Broken lines are left out."""
+    """Rows of the network probe, `t_ns` since the run's start; [] if nothing was measured. Torn lines are left out."""
     try:
         lines = (journal / "network.rows").read_bytes().split(b"\n")[:-1]
     except OSError:

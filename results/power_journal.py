@@ -33,7 +33,7 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One number of one device from one source; `kind` and `scope` as in collectors.power.source (kind None: no power)."""
+    """One number of one device from one source; kinds and scopes of collectors.power.source (kind None: no power)."""
 
     source: str
     scope: str

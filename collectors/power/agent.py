@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
     server: _Server
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         """Answer a request, once the token is right."""
         if not self._allowed():
             self._answer(401, b"token needed\n", "text/plain", {"WWW-Authenticate": "Bearer"})
@@ -208,7 +208,7 @@ class _Readings:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ("host", "source", "device", "name", "kind", "field")
-        families = {
+        families: dict[str, Any] = {
             "watts": GaugeMetricFamily("agentx_power_watts", "Power, as the kind says", labels=labels),
             "joules_counter": CounterMetricFamily(
                 "agentx_energy_joules", "Energy counter of the device", labels=labels
@@ -229,7 +229,7 @@ def prometheus_page(memory: Memory) -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Readings(memory))  # type: ignore[arg-type]
+    registry.register(_Readings(memory))
     return generate_latest(registry)
 
 

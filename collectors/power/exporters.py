@@ -117,7 +117,7 @@ def _samples(device: Device, host: str | None, gpu: _Page, problems: Counter[str
         "memory_bytes": None if used is None else round(used * 2**20),
         "host": host,
     }
-    samples = []
+    samples: list[Sample] = []
     for table in (_POWER, _SPARE_POWER):
         if table is _SPARE_POWER and any(sample.watts is not None for sample in samples):
             break

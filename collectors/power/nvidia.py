@@ -101,7 +101,7 @@ class _Gpu:
         powers = self._powers(expected=energy is None)
         rates = self._get("utilisation", self._nvml.nvmlDeviceGetUtilizationRates)
         memory = self._get("memory", self._nvml.nvmlDeviceGetMemoryInfo)
-        state = {
+        state: dict[str, Any] = {
             "utilisation": None if rates is None else percent(rates.gpu),
             "memory_bytes": None if memory is None else int(memory.used),
         }
