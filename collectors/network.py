@@ -11,6 +11,7 @@ import json
 import socket
 import ssl
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -95,6 +96,7 @@ class NetworkProbe:
         self._tls = tls
         self._interval_s = interval_s
         self._address: tuple[int, tuple[str, int]] | None = None
+        self._connection: socket.socket | None = None
         self._stop = Event()
         self._thread = Thread(target=self._run, name="network probe", daemon=True)
 
@@ -105,6 +107,10 @@ class NetworkProbe:
     def stop(self) -> None:
         """End measuring."""
         self._stop.set()
+        connection = self._connection
+        if connection is not None:  # wake a read that waits for a server that says nothing
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         self._thread.join(2 * _TIMEOUT_S)
         if not self._thread.is_alive():
             self._file.flush()
@@ -129,6 +135,7 @@ class NetworkProbe:
             self._address = int(family), (str(address[0]), int(address[1]))
         family_number, target = self._address
         with socket.socket(family_number, socket.SOCK_STREAM) as connection:
+            self._connection = connection
             connection.settimeout(_TIMEOUT_S)
             before = monotonic_ns()
             connection.connect(target)

@@ -26,7 +26,7 @@ from pathlib import Path
 from time import monotonic, monotonic_ns, sleep
 from typing import Any
 
-from collectors.power.choose import CHOICES, Opened, close, is_local, open_sources
+from collectors.power.choose import CHOICES, Opened, is_local, open_sources
 from collectors.power.sampler import Clock, SourceSampler
 from collectors.power.source import Device, Kind, Sample, Scope, Source, SourceError
 from results.power_journal import PowerWriter
@@ -127,4 +127,3 @@ class PowerMeter:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        close(self._opened) if not self._samplers else None

@@ -159,6 +159,7 @@ def _server(host: str, port: int, memory: Memory, token: str | None) -> _Server:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server_version, sys_version = "agentx", ""
     timeout = 60
     server: _Server
 

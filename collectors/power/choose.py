@@ -36,17 +36,11 @@ def open_sources(choices: Sequence[str], *, local: bool = True, token: str | Non
         if choice == "auto":
             _detect(opened, local=local)
             continue
-        reasons = []
-        for make in _makers(choice, token):
-            source = make()
-            try:
-                opened.sources.append((source, source.devices()))
-                break
-            except SourceError as error:
-                reasons.append(str(error))
-        else:
+        try:
+            opened.sources.append(_open(_makers(choice, token)))
+        except SourceError as error:
             close(opened)
-            raise UserError(f"--power {_shown(choice)}: {'; '.join(reasons)}", remedy="or measure none: --power none")
+            raise UserError(f"--power {_shown(choice)}: {error}", remedy="or measure none: --power none") from error
     return opened
 
 
@@ -82,16 +76,26 @@ def _detect(opened: Opened, *, local: bool) -> None:
             continue
         if name == "ipmi" and not os.access("/dev/ipmi0", os.R_OK | os.W_OK):
             continue
-        reasons = []
-        for make in _makers(name, None):
+        try:
+            opened.sources.append(_open(_makers(name, None)))
+        except SourceError as error:
+            opened.absent.append((name, str(error)))
+
+
+def _open(makers: Sequence[Callable[[], Source]]) -> tuple[Source, list[Device]]:
+    """The first that can be read; SourceError with every reason when none can."""
+    reasons = []
+    for make in makers:
+        try:
             source = make()
-            try:
-                opened.sources.append((source, source.devices()))
-                break
-            except SourceError as error:
-                reasons.append(str(error))
-        else:
-            opened.absent.append((name, "; ".join(reasons)))
+            return source, source.devices()
+        except SourceError as error:
+            reasons.append(str(error))
+        except UserError:
+            raise
+        except Exception as error:  # a vendor's package may raise anything
+            reasons.append(f"{type(error).__name__}: {error}")
+    raise SourceError("; ".join(reasons))
 
 
 def _any(*patterns: str) -> bool:

@@ -76,8 +76,9 @@ def test_p112_nvidia_smi_column_that_is_used_is_recorded() -> None:
 def test_nvidia_smi_with_older_columns_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(
-        '#!/bin/sh\ncase "$*" in *average*) echo \'Field "power.draw.average" is not a valid field to query.\'; exit 2;;'
-        "\n*) printf 'index, uuid, name, power.draw [W]\\n0, GPU-a, T4, 40.00 W\\n';; esac\n"
+        "#!/bin/sh\n"
+        'case "$*" in *average*) echo \'Field "power.draw.average" is not a valid field to query.\'; exit 2;; esac\n'
+        "printf 'index, uuid, name, power.draw [W]\\n0, GPU-a, T4, 40.00 W\\n'\n"
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
