@@ -147,14 +147,15 @@ class NetworkProbe:
 
     def _date(self, connection: socket.socket) -> dict[str, int | float | str]:
         """The wall clock of whoever answers; nothing when the answer has no date."""
-        stream = self._tls.wrap_socket(connection, server_hostname=self._host) if self._tls else connection
         request = f"HEAD / HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n\r\n"
-        sent = clock_gettime_ns(CLOCK_REALTIME)
-        stream.sendall(request.encode())
-        head = b""
-        while b"\r\n\r\n" not in head and len(head) < 65536 and (part := stream.recv(4096)):
-            head += part
-        received = clock_gettime_ns(CLOCK_REALTIME)
+        with self._tls.wrap_socket(connection, server_hostname=self._host) if self._tls else connection as stream:
+            self._connection = stream
+            sent = clock_gettime_ns(CLOCK_REALTIME)
+            stream.sendall(request.encode())
+            head = b""
+            while b"\r\n\r\n" not in head and len(head) < 65536 and (part := stream.recv(4096)):
+                head += part
+            received = clock_gettime_ns(CLOCK_REALTIME)
         for line in head.decode("latin-1").split("\r\n"):
             name, _, value = line.partition(":")
             if name.lower() == "date":

@@ -12,7 +12,7 @@ from collectors.power.source import Source, SourceError
 
 
 def main() -> None:
-    source: Source = {"nvidia": NvidiaSource, "amd": AmdSource}[sys.argv[1]]()
+    source: Source = NvidiaSource() if sys.argv[1] == "nvidia" else AmdSource()
     for line in sys.stdin:
         try:
             if line.strip() == "devices":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ class Pages:
 
 
 @contextmanager
-def serving() -> Iterator[Pages]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Pages]:
     state = Pages()
 
     class Handler(BaseHTTPRequestHandler):
@@ -40,6 +41,8 @@ def serving() -> Iterator[Pages]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from collectors.network import Exchange, NetworkProbe, OffsetEstimator
 from results.network import clock_offset, read_network, summarise_network
 from tests.collectors.pages import serving
+from tests.raw_server import self_signed
 
 MS = 10**6
 S = 10**9
@@ -103,8 +105,10 @@ def test_nothing_measured_is_null_with_the_reason() -> None:
     json.dumps(network, allow_nan=False)
 
 
-def probe(folder: Path, host: str, port: int, seconds: float) -> list[dict[str, Any]]:
-    measured = NetworkProbe(folder, host, port, interval_s=0.03)
+def probe(
+    folder: Path, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None
+) -> list[dict[str, Any]]:
+    measured = NetworkProbe(folder, host, port, tls=tls, interval_s=0.03)
     measured.start()
     time.sleep(seconds)
     measured.stop()
@@ -123,6 +127,15 @@ def test_probe_of_a_real_server(tmp_path: Path) -> None:
     assert offset["low"] is not None
     assert offset["high"] is not None
     assert offset["low"] <= 0 <= offset["high"]
+
+
+def test_probe_through_tls(tmp_path: Path) -> None:
+    context, certificate = self_signed()
+    with serving(context) as server:
+        port = int(server.url.rpartition(":")[2])
+        rows = probe(tmp_path, "127.0.0.1", port, 0.2, ssl.create_default_context(cafile=certificate))
+    assert any("date_s" in row for row in rows)
+    assert not any("error" in row for row in rows)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from collectors.power import PowerMeter, is_local
@@ -21,8 +22,8 @@ from collectors.power.choose import open_sources
 from collectors.power.sampler import SourceSampler
 from collectors.power.source import Device, Kind, Sample, Scope, SourceError
 from results.errors import UserError
-from results.power import summarise_power
-from results.power_journal import PowerWriter, read_power
+from results.power import PowerSummary, summarise_power
+from results.power_journal import PowerWriter, read_power, write_power
 from tests.collectors.native_smi import ROOT, Smi, environment
 from tests.collectors.pages import serving
 from tests.collectors.test_power_nvidia import A, B, full
@@ -32,61 +33,66 @@ RUN = """
 import json, sys, time
 from pathlib import Path
 from collectors.power import PowerMeter
-from results.power import summarise_power
-from results.power_journal import write_power
-run = Path(sys.argv[1])
-meter = PowerMeter(run / "journal", [sys.argv[2]], interval_s=0.04)
+meter = PowerMeter(Path(sys.argv[1]), [sys.argv[2]], interval_s=0.04)
 meter.start()
-meter.measure_idle(0.3)
+meter.measure_idle(0.2)
 t0 = time.monotonic_ns()
 print("begun", t0, flush=True)
 time.sleep(float(sys.argv[3]))
 end = time.monotonic_ns()
 meter.stop()
-log = write_power(run, "run", t0)
-power = summarise_power(log, 0, end - t0, output_tokens=1000, total_tokens=None, jobs=None)
-print(json.dumps([power.figures, power.reasons, power.warnings, meter.report(), (end - t0) * 1e-9]))
+print(json.dumps([t0, end, meter.report()]))
 """
 
 
 def meter(libraries: Path, folder: Path, seconds: float, choice: str) -> subprocess.Popen[str]:
     (folder / "journal").mkdir()
-    command = [sys.executable, "-c", RUN, str(folder), choice, str(seconds)]
+    command = [sys.executable, "-c", RUN, str(folder / "journal"), choice, str(seconds)]
     env = environment(libraries, folder / "smi.txt")
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)
+
+
+def ended(process: subprocess.Popen[str], folder: Path) -> tuple[PowerSummary, dict[str, Any], float]:
+    """The summary of a run that went to its end, what the meter reported, and the window in seconds."""
+    output, _ = process.communicate(timeout=30)
+    t0, end, report = json.loads(output.splitlines()[-1])
+    log = write_power(folder, "run", t0)
+    return summarise_power(log, 0, end - t0, output_tokens=1000, total_tokens=None, jobs=None), report, (end - t0) / S
 
 
 def test_two_real_counters_from_idle_to_summary(libraries: Path, tmp_path: Path) -> None:
     """Counters that grow by 500 and 300 W of real time, through binding, thread, journal, table and summary."""
     numbers = {**full(0, A, energy_uj="@500", average_mw=500_000), **full(1, B, energy_uj="@300", average_mw=310_000)}
     Smi("nvidia", libraries, tmp_path, count=2, **numbers)
-    process = meter(libraries, tmp_path, 0.8, "nvidia")
-    output, _ = process.communicate(timeout=30)
-    figures, reasons, warnings, report, seconds = json.loads(output.splitlines()[-1])
+    power, report, seconds = ended(meter(libraries, tmp_path, 0.6, "nvidia"), tmp_path)
+    figures = power.figures
     assert figures["source"] == "nvml:counter"
     assert figures["watts_mean"] == pytest.approx(800, rel=0.02)
     assert figures["joules"] == pytest.approx(800 * seconds, rel=0.02)
     assert figures["idle_watts"] == pytest.approx(800, rel=0.05)
     assert figures["joules_per_output_token"] == pytest.approx(0.8 * seconds, rel=0.02)
-    assert reasons["power.joules_per_total_token"] == "the number of tokens is not known"
-    assert warnings == []
+    assert power.reasons == {
+        "power.joules_per_total_token": "the number of tokens is not known",
+        "power.joules_per_job": "the number of finished jobs is not known",
+    }
+    assert power.warnings == []
+    assert pq.read_table(tmp_path / "power.parquet").num_rows == sum(s["reads"] for s in report["sources"]) * 6
     assert [source["failed"] for source in report["sources"]] == [0]
-    assert report["sources"][0]["reads"] >= 15
+    assert report["sources"][0]["reads"] >= 12
 
 
 def test_a_gpu_that_vanishes_for_good_leaves_no_sum_and_says_why(libraries: Path, tmp_path: Path) -> None:
     smi = Smi("nvidia", libraries, tmp_path, count=1, **full(0, A, energy_uj="@500", average_mw=500_000))
-    process = meter(libraries, tmp_path, 0.7, "nvidia")
+    process = meter(libraries, tmp_path, 0.6, "nvidia")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("begun")
     time.sleep(0.2)
     smi.script({"0.lost": 1})
-    output, _ = process.communicate(timeout=30)
-    figures, reasons, warnings, report, _ = json.loads(output.splitlines()[-1])
-    assert figures["joules"] is None
-    assert "readings cover" in reasons["power.joules"]
-    assert any("reads failed" in warning and "lost" in warning.lower() for warning in warnings)
-    assert report["sources"][0]["failed"] > 5
+    power, report, _ = ended(process, tmp_path)
+    assert power.figures["joules"] is None
+    assert "readings cover" in power.reasons["power.joules"]
+    assert any("reads failed" in warning and "lost" in warning.lower() for warning in power.warnings)
+    assert report["sources"][0]["failed"] >= 4
 
 
 def test_a_kill_leaves_what_was_read(libraries: Path, tmp_path: Path) -> None:
@@ -141,16 +147,14 @@ def sampled(folder: Path, act: Callable[[int], float | None], seconds: float) ->
     return source, sampler, read_power(folder, 0)
 
 
-@pytest.mark.parametrize(
-    "error", [SourceError("gone"), RuntimeError("surprise"), SystemError("library"), OSError(5, "io")]
-)
+@pytest.mark.parametrize("error", [SourceError("gone"), RuntimeError("surprise"), OSError(5, "io")])
 def test_a_source_that_fails_and_comes_back_is_counted_and_said(tmp_path: Path, error: Exception) -> None:
     def act(read: int) -> float:
         if 3 <= read < 6:
             raise error
         return 100.0
 
-    source, sampler, log = sampled(tmp_path, act, 0.3)
+    source, sampler, log = sampled(tmp_path, act, 0.2)
     assert sampler.failed == 3
     assert source.opened == 4  # opened again at every tick until it answered
     events = [(event["event"], event.get("missed")) for event in log.events]
@@ -164,8 +168,8 @@ def test_slow_reads_are_counted_and_ticks_stay_on_their_raster(tmp_path: Path) -
         time.sleep(0.05 if read % 2 else 0)
         return 100.0
 
-    _, sampler, log = sampled(tmp_path, act, 0.4)
-    assert sampler.late >= 4
+    _, sampler, log = sampled(tmp_path, act, 0.3)
+    assert sampler.late >= 3
     assert log.events[-1]["late"] == sampler.late
 
 
@@ -192,13 +196,12 @@ def test_a_source_that_hangs_is_left_behind_and_said(tmp_path: Path) -> None:
 
 def test_p119_kinds_stay_apart_through_the_journal(libraries: Path, tmp_path: Path) -> None:
     Smi("nvidia", libraries, tmp_path, count=1, **full(0, A, energy_uj="@540", average_mw=500_000, instant_mw=480_000))
-    output, _ = meter(libraries, tmp_path, 0.6, "nvidia").communicate(timeout=30)
-    figures, _, warnings, *_ = json.loads(output.splitlines()[-1])
-    (row,) = figures["devices"]
+    power, *_ = ended(meter(libraries, tmp_path, 0.4, "nvidia"), tmp_path)
+    (row,) = power.figures["devices"]
     kinds = row["joules_by_kind"]
     assert kinds["counter"] / kinds["average"] == pytest.approx(1.08, abs=0.02)
     assert kinds["instant"] / kinds["average"] == pytest.approx(0.96, abs=0.01)
-    assert any("+8 %" in warning or "+7 %" in warning or "+9 %" in warning for warning in warnings)
+    assert any("+8 %" in warning or "+7 %" in warning or "+9 %" in warning for warning in power.warnings)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +234,7 @@ def test_auto_never_fails_and_keeps_its_reasons(tmp_path: Path, monkeypatch: pyt
     for source, _ in opened.sources:
         source.close()
     # A vendor's package may raise anything at all.
-    monkeypatch.setattr("collectors.power.amd.AmdSource.devices", lambda _: {}["surprise"])
+    monkeypatch.setattr("collectors.power.amd.AmdSource.devices", lambda _: os.environ["NO_SUCH_NAME"])
     reasons = dict(open_sources(["auto"]).absent)
     assert "KeyError" in reasons["amd"]
 

@@ -294,7 +294,7 @@ def test_tpu_duty_cycle_and_memory_of_two_cores_per_chip() -> None:
     """Against a server that speaks the runtime's protocol, through the messages tpu-info ships."""
     grpc = pytest.importorskip("grpc")
     messages = pytest.importorskip("tpu_info.proto.tpu_metric_service_pb2")
-    values = {
+    values: dict[str, list[tuple[int, float]]] = {
         "tpu.runtime.tensorcore.dutycycle.percent": [(0, 25.0), (1, 75.0)],
         "tpu.runtime.hbm.memory.usage.bytes": [(0, 10), (1, 20), (2, 30), (3, 40)],
     }
@@ -304,10 +304,10 @@ def test_tpu_duty_cycle_and_memory_of_two_cores_per_chip() -> None:
         for device, value in values[request.metric_name]:
             metric = response.metric.metrics.add()
             metric.attribute.value.int_attr = device
-            if isinstance(value, float):
+            if request.metric_name.endswith("percent"):
                 metric.gauge.as_double = value
             else:
-                metric.gauge.as_int = value
+                metric.gauge.as_int = int(value)
         return response
 
     method = grpc.unary_unary_rpc_method_handler(
