@@ -47,6 +47,9 @@ def test_p114_average_not_available_current_taken(libraries: Path, tmp_path: Pat
         smi.ask("devices")
         (row,) = smi.ask("sample")
         assert (row["kind"], row["field"], row["watts"]) == ("instant", "current_socket_power", 640)
+        smi.script({"0.current": None, "0.average": 250})
+        assert smi.numbers() == {(A, "average"): 250}
+        assert not any("implausible" in problem for problem in smi.problems)  # blanks are no readings at all
 
 
 def test_partitions_of_a_socket_count_its_power_once(libraries: Path, tmp_path: Path) -> None:

@@ -233,7 +233,11 @@ def test_redfish_reads_each_outer_chassis_once(monkeypatch: pytest.MonkeyPatch) 
         root: {"Members": [{"@odata.id": f"{root}/{name}"} for name in ("1", "gpus", "new")]},
         f"{root}/1": {"Id": "1", "Name": "Server", "Power": {"@odata.id": f"{root}/1/Power"}},
         f"{root}/1/Power": {"PowerControl": [{"PowerConsumedWatts": 3100}]},
-        f"{root}/gpus": {"Id": "gpus", "Links": {"ContainedBy": {"@odata.id": f"{root}/1"}}},
+        f"{root}/gpus": {
+            "Id": "gpus",
+            "Links": {"ContainedBy": {"@odata.id": f"{root}/1"}},
+            "Power": {"@odata.id": f"{root}/1/Power"},
+        },
         f"{root}/new": {"Id": "new", "EnvironmentMetrics": {"@odata.id": f"{root}/new/E"}},
         f"{root}/new/E": {"PowerWatts": {"Reading": 900.5}},
     }
