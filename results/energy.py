@@ -47,6 +47,9 @@ def from_counter(t_ns: np.ndarray, joules: np.ndarray, start_ns: int, end_ns: in
     t, values = _clean(t_ns, joules)
     if len(t) < 2:
         return _nothing("fewer than two counter readings")
+    t, values = _changes(t, values)
+    if len(t) < 2:
+        return _nothing("the counter did not move")
     lengths = np.diff(t) * 1e-9
     rates = np.diff(values) / lengths
     known = rates >= 0
@@ -85,6 +88,17 @@ def _clean(t_ns: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
     t, kept = t_ns[finite].astype(np.int64), values[finite].astype(np.float64)
     t, first = np.unique(t, return_index=True)
     return t, kept[first]
+
+
+def _changes(t: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The readings with a new value: exporters renew theirs every 30 s, however often they are asked.
+
+    When the first value was new is not known where values repeat, so that it is left out.
+    """
+    new = np.concatenate([[True], np.diff(values) != 0])
+    if not new.all() and new.sum() > 2:
+        new[0] = False
+    return t[new], values[new]
 
 
 def _within(t: np.ndarray, start_ns: int, end_ns: int) -> np.ndarray:

@@ -93,7 +93,7 @@ def _nothing(reason: str) -> PowerSummary:
 def _why_nothing(log: PowerLog | None) -> str:
     if log is None:
         return "no power source was read"
-    reasons = [str(event.get("reason")) for event in log.events if event["event"] in ("absent", "failed")]
+    reasons = [str(event.get("reason")) for event in log.events if event.get("reason")]
     return "; ".join(dict.fromkeys(reasons)) or "no power source was found"
 
 

@@ -33,8 +33,10 @@ class RaplSource:
             try:
                 zone = _Zone(path)
                 if zone.counted:
-                    zone.read()
-                    zones.append(zone)
+                    if zone.read() > 0:
+                        zones.append(zone)
+                    else:
+                        reasons.append(f"{path}: the counter stands at 0, as where it is not supported")
             except (OSError, ValueError) as error:
                 reasons.append(_why(path, error))
         for reason in reasons:

@@ -24,7 +24,7 @@ class RemoteSource:
         self._token = token
         self._page: Page | None = None
         self._boot: str | None = None
-        self._next = 0
+        self._next: int | None = None
 
     def devices(self) -> list[Device]:
         """Devices of the agent's last readings; SourceError when there is no agent, or the token is wrong."""
@@ -41,7 +41,7 @@ class RemoteSource:
 
     def sample(self) -> list[Sample]:
         """Readings since the last call."""
-        samples = [self._sample(row) for row in self._poll(self._next)]
+        samples = [self._sample(row) for row in self._poll(self._next or 0)]
         return [sample for sample in samples if sample is not None]
 
     def close(self) -> None:
@@ -62,10 +62,12 @@ class RemoteSource:
             if self._boot not in (None, document["boot"]):
                 # Another process, perhaps another machine: its clock and its numbering start anew.
                 self.clock.clear()
+                self._next = 0
                 self.problems[f"{self._url}: the agent was started anew"] += 1
             self._boot = document["boot"]
             self.clock.add(Exchange(sent, int(document["now_ns"]), received))
-            self._next = int(document["next"])
+            if after >= 0 or self._next is None:  # opened again: what was taken meanwhile is still to come
+                self._next = int(document["next"])
             for reason in document.get("problems") or ():
                 self.problems[str(reason)] += 1
             rows: list[dict[str, Any]] = list(document["samples"])

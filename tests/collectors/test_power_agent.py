@@ -130,6 +130,18 @@ def test_an_agent_started_anew_has_a_new_clock_and_numbering() -> None:
         source.close()
 
 
+def test_readings_taken_while_the_client_was_away_arrive_when_it_is_back() -> None:
+    with agent(token=None, interval_s=0.03) as server:
+        source = RemoteSource(f"http://127.0.0.1:{server.port}", None)
+        source.devices()
+        source.sample()
+        source.close()  # the network is gone
+        time.sleep(0.3)
+        source.devices()  # as the sampler does after a failure
+        assert len({sample.t_ns for sample in source.sample()}) >= 6
+        source.close()
+
+
 def test_readings_of_an_earlier_process_do_not_hide_new_ones() -> None:
     memory = Memory()
     series = Series("a", "given", "d", "d", "instant", None, "h")

@@ -161,6 +161,7 @@ def test_rapl_packages_and_memory_over_a_wrap(tmp_path: Path) -> None:
     zone(tmp_path, "intel-rapl:0:0", "core", 100)
     zone(tmp_path, "intel-rapl:0:1", "dram", 5_000_000, 10**9)
     zone(tmp_path, "intel-rapl:1", "psys", 1)
+    zone(tmp_path, "intel-rapl:0:2", "dram", 0)
     zone(tmp_path, "intel-rapl-mmio:0", "package-0", 1)
     source = RaplSource(tmp_path)
     assert [device.name for device in source.devices()] == ["package-0", "package-0 dram"]

@@ -253,6 +253,22 @@ def test_a_reset_counter_loses_its_interval_only() -> None:
     assert energy.joules == pytest.approx(40_000)
 
 
+@pytest.mark.parametrize("offset", [0, 7, 29])
+def test_a_counter_renewed_every_30_s_and_read_every_second(offset: int) -> None:
+    t = np.arange(-20, 400)
+    renewed = (t - offset) // 30 * 30 + offset
+    energy = from_counter(t * S, 5e6 + 400.0 * renewed, 100 * S, 390 * S)
+    assert energy.joules == pytest.approx(400 * 290)
+    early = from_counter(t * S, 5e6 + 400.0 * renewed, -20 * S, 390 * S)
+    assert early.joules == pytest.approx(400 * 410)
+
+
+def test_a_counter_that_stands_still_is_no_energy_of_zero() -> None:
+    energy = from_counter(np.arange(100) * S, np.full(100, 7.0), 0, 90 * S)
+    assert energy.joules is None
+    assert energy.reason == "the counter did not move"
+
+
 def test_a_gap_costs_a_counter_nothing_and_watts_their_coverage() -> None:
     t = np.array([*range(40), *range(80, 101)]) * S
     assert from_counter(t, t / S * 400.0, 0, 100 * S).joules == pytest.approx(40_000)
@@ -263,7 +279,7 @@ def test_a_gap_costs_a_counter_nothing_and_watts_their_coverage() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.4, 1.8), st.floats(0, 1000)), min_size=12, max_size=60),
+    st.lists(st.tuples(st.floats(0.4, 1.8), st.floats(1, 1000)), min_size=12, max_size=60),
     st.floats(0, 3),
     st.floats(4, 7),
 )
