@@ -77,7 +77,8 @@ class OffsetEstimator:
 class NetworkProbe:
     """Measures the way to `host`:`port` every `interval_s` from a thread, into `network.rows` of the journal.
 
-    `tls`: the context for an https endpoint. Each row is a JSON line: `t_ns` (CLOCK_MONOTONIC), `rtt_ns`, at times
+    `tls`: the context for an https endpoint. There is nothing to measure where requests go through a Unix socket or a
+    proxy: a run then has no probe, and `results.network` says that nothing was measured. Each row is a JSON line: `t_ns` (CLOCK_MONOTONIC), `rtt_ns`, at times
     `date_sent_ns`, `date_received_ns` (own wall clock), `date_s` (the other's), or `error`.
     """
 
@@ -116,6 +117,13 @@ class NetworkProbe:
             self._file.flush()
             self._file.close()
 
+    def __enter__(self) -> NetworkProbe:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     def _run(self) -> None:
         count = 0
         while not self._stop.is_set():
@@ -147,7 +155,8 @@ class NetworkProbe:
 
     def _date(self, connection: socket.socket) -> dict[str, int | float | str]:
         """The wall clock of whoever answers; nothing when the answer has no date."""
-        request = f"HEAD / HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nConnection: close\r\n\r\n"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        request = f"HEAD / HTTP/1.1\r\nHost: {host}:{self._port}\r\nConnection: close\r\n\r\n"
         with self._tls.wrap_socket(connection, server_hostname=self._host) if self._tls else connection as stream:
             self._connection = stream
             sent = clock_gettime_ns(CLOCK_REALTIME)

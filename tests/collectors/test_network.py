@@ -108,10 +108,8 @@ def test_nothing_measured_is_null_with_the_reason() -> None:
 def probe(
     folder: Path, host: str, port: int, seconds: float, tls: ssl.SSLContext | None = None
 ) -> list[dict[str, Any]]:
-    measured = NetworkProbe(folder, host, port, tls=tls, interval_s=0.03)
-    measured.start()
-    time.sleep(seconds)
-    measured.stop()
+    with NetworkProbe(folder, host, port, tls=tls, interval_s=0.03):
+        time.sleep(seconds)
     return read_network(folder, 0)
 
 
