@@ -78,8 +78,10 @@ class NetworkProbe:
     """Measures the way to `host`:`port` every `interval_s` from a thread, into `network.rows` of the journal.
 
     `tls`: the context for an https endpoint. There is nothing to measure where requests go through a Unix socket or a
-    proxy: a run then has no probe, and `results.network` says that nothing was measured. Each row is a JSON line: `t_ns` (CLOCK_MONOTONIC), `rtt_ns`, at times
-    `date_sent_ns`, `date_received_ns` (own wall clock), `date_s` (the other's), or `error`.
+    proxy: a run then has no probe, and `results.network` says that nothing was measured.
+
+    Each row is a JSON line: `t_ns` (CLOCK_MONOTONIC), `rtt_ns`, at times `date_sent_ns`, `date_received_ns` (own wall
+    clock), `date_s` (the other's), or `error`.
     """
 
     def __init__(
