@@ -2,7 +2,8 @@
 
 The round trip is the time a TCP connection takes to open: the server's kernel answers it, however busy the server is.
 The wall clocks are compared by the `Date` of an answer, which has whole seconds: each exchange bounds the offset to
-an interval of a second and the round trip, and all of them together to what those intervals share.
+an interval, and all of them together to what those intervals share (`results.network`). Where `agentx collect` runs,
+its clock is known to half a round trip (`OffsetEstimator`).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ import numpy as np
 from results.stats import QUANTILES
 
 _S = 1e-9
+_DATE_AGE_S = 1
+"""Servers write the date once a second and send it until the next (uvicorn does), so it can be this old."""
 
 
 def read_network(journal: Path, t0_ns: int) -> list[dict[str, Any]]:
@@ -59,16 +61,16 @@ def summarise_network(rows: list[dict[str, Any]], ttft_s: dict[str, Any]) -> dic
 def clock_offset(rows: list[dict[str, Any]]) -> tuple[dict[str, float | None], str | None]:
     """The endpoint's wall clock minus ours, between `low` and `high` seconds, and why not where it is not known.
 
-    A `Date` of D seconds was written at D to D+1 s of the other clock and between sending and receiving on ours, so
-    D - received < offset < D + 1 - sent: every exchange bounds it, and all bounds hold together. Clocks that were set
-    or machines that take turns behind one address leave no common interval.
+    A `Date` of D seconds was sent at D to D + 1 s of the other clock, or up to `_DATE_AGE_S` later, and between sending
+    and receiving on ours, so D - received < offset < D + 1 + age - sent: every exchange bounds it, and all bounds hold
+    together. Clocks that were set or machines that take turns behind one address leave no common interval.
     """
     unknown: dict[str, float | None] = dict.fromkeys(("estimate", "low", "high"))
     dated = [row for row in rows if "date_s" in row]
     if not dated:
         return unknown, "the endpoint's answers carry no date"
     low = max(row["date_s"] * 10**9 - row["date_received_ns"] for row in dated) * _S
-    high = min((row["date_s"] + 1) * 10**9 - row["date_sent_ns"] for row in dated) * _S
+    high = min((row["date_s"] + 1 + _DATE_AGE_S) * 10**9 - row["date_sent_ns"] for row in dated) * _S
     if low > high:
         return unknown, "no single offset fits all answers: a clock was set, or several machines answer"
     return {"estimate": (low + high) / 2, "low": low, "high": high}, None

@@ -61,8 +61,8 @@ def summarise_power(
     main = devices[scope]
     seconds = (end_ns - start_ns) * 1e-9
     reasons: dict[str, str] = {}
-    joules = _sum(main, "energy", reasons, "joules")
-    idle = _sum(main, "idle", reasons, "idle_watts") if log.idle else None
+    joules = _sum(log, main, "energy", reasons, "joules")
+    idle = _sum(log, main, "idle", reasons, "idle_watts") if log.idle else None
     if log.idle is None:
         reasons["power.idle_watts"] = "no idle baseline was measured before the run"
     figures = {
@@ -134,10 +134,10 @@ class _Device:
     def __init__(
         self, identity: str, sources: dict[str, dict[str, list[int]]], log: PowerLog, start: int, end: int
     ) -> None:
-        self.identity = identity
         self.source, kinds = self._choose(sources, log, start, end)
         numbers = [number for of_kind in kinds.values() for number in of_kind]
         self.series = log.series[numbers[0]]
+        self.label = self.series.device if _UNIQUE.search(self.series.device) else identity
         self.by_kind = {kind: _energy(log, kinds[kind], kind, start, end) for kind in _KINDS if kind in kinds}
         self.warnings: list[str] = []
         usable = dict(self.by_kind)
@@ -168,7 +168,7 @@ class _Device:
         integral = usable[other].joules
         assert integral is not None
         factor = counter.joules / integral
-        said = f"{self.identity}: the energy counter says {counter.joules:,.0f} J, {other} power {integral:,.0f} J"
+        said = f"{self.label}: the energy counter says {counter.joules:,.0f} J, {other} power {integral:,.0f} J"
         if not 1 / WRONG_UNIT <= factor <= WRONG_UNIT:
             self.warnings.append(f"{said}: the counter is not in the unit it claims and is not used")
             del usable["counter"]
@@ -213,7 +213,7 @@ def _energy(log: PowerLog, numbers: list[int], kind: str, start: int, end: int) 
     return from_watts(rows["t_ns"], rows["watts"], start, end)
 
 
-def _sum(devices: list[_Device], part: str, reasons: dict[str, str], figure: str) -> float | None:
+def _sum(log: PowerLog, devices: list[_Device], part: str, reasons: dict[str, str], figure: str) -> float | None:
     """The sum over all devices; None when one of them is not known."""
     energies: list[Energy] = [getattr(device, part) for device in devices]
     values = [energy.joules for energy in energies if energy.joules is not None]
@@ -221,8 +221,14 @@ def _sum(devices: list[_Device], part: str, reasons: dict[str, str], figure: str
         return float(sum(values))
     missing = [(d, e) for d, e in zip(devices, energies, strict=True) if e.joules is None]
     device, energy = missing[0]
-    more = f" (and {len(missing) - 1} more of {len(devices)})" if len(missing) > 1 else f" (1 of {len(devices)})"
-    reasons[f"power.{figure}"] = f"{device.identity}: {energy.reason}{more}"
+    causes = [
+        problem
+        for event in log.events
+        for problem in event.get("problems", ())
+        if problem.startswith(f"{device.series.device}:")
+    ]
+    said = f"{len(missing)} of {len(devices)} devices: {device.label}: {energy.reason}"
+    reasons[f"power.{figure}"] = "; ".join([said, *causes[:2]])
     return None
 
 

@@ -83,7 +83,7 @@ class PowerMeter:
 
     def measure_idle(self, seconds: float) -> None:
         """Wait, and note this time as the one in which nothing was asked of the server; nothing without a source."""
-        if self._writer is None or not self._samplers:
+        if self._writer is None or not self._samplers or seconds <= 0:
             return
         start = self._clock()
         sleep(seconds)

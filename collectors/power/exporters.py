@@ -39,7 +39,8 @@ class ExporterSource:
 
     def __init__(self, url: str) -> None:
         self.problems: Counter[str] = Counter()
-        self._url = url if "/" in url.partition("://")[2] else f"{url}/metrics"
+        bare = "/" not in url.partition("://")[2].rstrip("/")
+        self._url = f"{url.rstrip('/')}/metrics" if bare else url
         self._page: Page | None = None
 
     def devices(self) -> list[Device]:

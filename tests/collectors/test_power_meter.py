@@ -82,15 +82,17 @@ def test_two_real_counters_from_idle_to_summary(libraries: Path, tmp_path: Path)
 
 
 def test_a_gpu_that_vanishes_for_good_leaves_no_sum_and_says_why(libraries: Path, tmp_path: Path) -> None:
-    smi = Smi("nvidia", libraries, tmp_path, count=1, **full(0, A, energy_uj="@500", average_mw=500_000))
+    watts = {"energy_uj": "@500", "average_mw": 500_000}
+    smi = Smi("nvidia", libraries, tmp_path, count=2, **full(0, A, **watts), **full(1, B, **watts))
     process = meter(libraries, tmp_path, 0.6, "nvidia")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("begun")
     time.sleep(0.2)
-    smi.script({"0.lost": 1})
+    smi.script({"0.lost": 1, "1.lost": 1})
     power, report, _ = ended(process, tmp_path)
     assert power.figures["joules"] is None
-    assert "readings cover" in power.reasons["power.joules"]
+    assert power.reasons["power.joules"].startswith(f"2 of 2 devices: {A}: readings cover")
+    assert "lost" in power.reasons["power.joules"].lower()
     assert any("reads failed" in warning and "lost" in warning.lower() for warning in power.warnings)
     assert report["sources"][0]["failed"] >= 4
 

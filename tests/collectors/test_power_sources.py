@@ -130,7 +130,7 @@ def test_amd_exporter_page_with_and_without_prefix() -> None:
 def test_c36_fields_that_appear_after_the_first_scrape() -> None:
     with serving() as server:
         server.pages["/metrics"] = "# nothing yet\nup 1\n"
-        source = ExporterSource(server.url)
+        source = ExporterSource(server.url + "/")
         assert source.devices() == []
         assert source.sample() == []
         server.pages["/metrics"] = DCGM

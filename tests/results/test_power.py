@@ -133,7 +133,9 @@ def test_p112_few_nulls_are_bridged_and_many_leave_no_figure(tmp_path: Path) -> 
     assert power.figures["joules"] is None
     assert power.figures["watts_mean"] is None
     assert power.figures["joules_per_output_token"] is None
-    assert power.reasons["power.joules"] == ("node/gpu0: readings cover 50 % of the window, 90 % are needed (1 of 1)")
+    assert power.reasons["power.joules"] == (
+        "1 of 1 devices: node/gpu0: readings cover 50 % of the window, 90 % are needed"
+    )
     assert set(power.reasons) >= {"power.watts_mean", "power.joules_per_output_token", "power.joules_per_job"}
 
 
