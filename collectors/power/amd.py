@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections import Counter
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from collectors.power.command import output
@@ -69,8 +70,9 @@ class AmdSource:
         failed = self.problems.total()
         answers = 0
         for handle, device, first in self._gpus:
-            power = self._get(device, "power", self._smi.amdsmi_get_power_info, handle)
             energy = self._get(device, "energy", self._smi.amdsmi_get_energy_count, handle) if first else None
+            now = monotonic_ns()  # of this GPU: with eight of them, one call after the other, it matters
+            power = self._get(device, "power", self._smi.amdsmi_get_power_info, handle)
             activity = self._get(device, "activity", self._smi.amdsmi_get_gpu_activity, handle)
             vram = self._get(device, "memory", self._smi.amdsmi_get_gpu_vram_usage, handle)
             answers += sum(answer is not None for answer in (power, energy, activity, vram))
@@ -78,6 +80,7 @@ class AmdSource:
             state: dict[str, Any] = {
                 "utilisation": percent(number((activity or {}).get("gfx_activity"))),
                 "memory_bytes": None if used is None else round(used * 2**20),
+                "t_ns": now,
             }
             if not first:
                 samples.append(Sample(device, None, None, **state))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Any
 
 from collectors.power.command import output
@@ -98,12 +99,14 @@ class _Gpu:
     def sample(self, problems: Counter[str]) -> list[Sample]:
         self._problems = problems
         energy = self._get("total energy", self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        now = monotonic_ns()  # of this GPU: with eight of them, one call after the other, it matters
         powers = self._powers(expected=energy is None)
         rates = self._get("utilisation", self._nvml.nvmlDeviceGetUtilizationRates)
         memory = self._get("memory", self._nvml.nvmlDeviceGetMemoryInfo)
         state: dict[str, Any] = {
             "utilisation": None if rates is None else percent(rates.gpu),
             "memory_bytes": None if memory is None else int(memory.used),
+            "t_ns": now,
         }
         samples = [Sample(self.device, kind, field, watts=watts, **state) for kind, field, watts in powers]
         if energy is not None:

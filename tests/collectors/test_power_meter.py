@@ -67,10 +67,10 @@ def test_two_real_counters_from_idle_to_summary(libraries: Path, tmp_path: Path)
     power, report, seconds = ended(meter(libraries, tmp_path, 0.6, "nvidia"), tmp_path)
     figures = power.figures
     assert figures["source"] == "nvml:counter"
-    assert figures["watts_mean"] == pytest.approx(800, rel=0.02)
-    assert figures["joules"] == pytest.approx(800 * seconds, rel=0.02)
+    assert figures["watts_mean"] == pytest.approx(800, rel=0.04)
+    assert figures["joules"] == pytest.approx(800 * seconds, rel=0.04)
     assert figures["idle_watts"] == pytest.approx(800, rel=0.05)
-    assert figures["joules_per_output_token"] == pytest.approx(0.8 * seconds, rel=0.02)
+    assert figures["joules_per_output_token"] == pytest.approx(0.8 * seconds, rel=0.04)
     assert power.reasons == {
         "power.joules_per_total_token": "the number of tokens is not known",
         "power.joules_per_job": "the number of finished jobs is not known",
