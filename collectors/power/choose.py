@@ -37,7 +37,7 @@ def open_sources(choices: Sequence[str], *, local: bool = True, token: str | Non
             _detect(opened, local=local)
             continue
         try:
-            opened.sources.append(_open(_makers(choice, token)))
+            _open(opened, _makers(choice, token))
         except SourceError as error:
             close(opened)
             raise UserError(f"--power {_shown(choice)}: {error}", remedy="or measure none: --power none") from error
@@ -77,18 +77,22 @@ def _detect(opened: Opened, *, local: bool) -> None:
         if name == "ipmi" and not os.access("/dev/ipmi0", os.R_OK | os.W_OK):
             continue
         try:
-            opened.sources.append(_open(_makers(name, None)))
+            _open(opened, _makers(name, None))
         except SourceError as error:
             opened.absent.append((name, str(error)))
 
 
-def _open(makers: Sequence[Callable[[], Source]]) -> tuple[Source, list[Device]]:
-    """The first that can be read; SourceError with every reason when none can."""
+def _open(opened: Opened, makers: Sequence[Callable[[], Source]]) -> None:
+    """Add the first that can be read; SourceError with every reason when none can."""
     reasons = []
     for make in makers:
         try:
             source = make()
-            return source, source.devices()
+            same = sum(other.name.partition("#")[0] == source.name for other, _ in opened.sources)
+            if same:  # two meters of a kind are two, also where their devices have no names
+                source.name += f"#{same + 1}"
+            opened.sources.append((source, source.devices()))
+            return
         except SourceError as error:
             reasons.append(str(error))
         except UserError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlsplit
 
 from collectors.power.http import Page
 from collectors.power.source import Device, Kind, Sample, Scope, SourceError, number, percent, plausible
@@ -50,7 +51,7 @@ class ExporterSource:
     def sample(self) -> list[Sample]:
         """Read the page once."""
         self._page = self._page or Page()
-        samples = parse_exporter(self._page.text(self._url), self.problems)
+        samples = parse_exporter(self._page.text(self._url), self.problems, urlsplit(self._url).hostname)
         if not samples:
             self.problems[f"{self._url}: no GPU power on the page"] += 1
         return samples
@@ -62,14 +63,15 @@ class ExporterSource:
             self._page = None
 
 
-def parse_exporter(text: str, problems: Counter[str]) -> list[Sample]:
+def parse_exporter(text: str, problems: Counter[str], page_host: str | None = None) -> list[Sample]:
     """Samples of a page. A GPU that appears once per MIG instance, pod or partition is counted once.
 
+    `page_host` is where GPUs are whose rows do not say so.
     SourceError when the text is no Prometheus page.
     """
     gpus: dict[tuple[str, str | None], _Page] = defaultdict(_Page)
     for name, labels, value in _series(text):
-        gpu = gpus[_identity(labels), _label(labels, _HOST)]
+        gpu = gpus[_identity(labels), _label(labels, _HOST) or page_host]
         gpu.name = gpu.name or _label(labels, _NAME)
         gpu.values.setdefault(name, value)
         if name in _MEMORY and value is not None:

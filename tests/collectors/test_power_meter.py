@@ -251,13 +251,17 @@ def test_none_writes_nothing(tmp_path: Path) -> None:
 def test_several_sources_at_once(tmp_path: Path) -> None:
     with serving() as server:
         server.pages["/w"] = '{"watts": 900, "device": "rack"}'
-        choices = [f"url:{server.url}/w", "cmd:echo 120"]
+        choices = [f"url:{server.url}/w", "cmd:echo 120", "cmd:echo 80"]
         with PowerMeter(tmp_path, choices, interval_s=0.05) as meter:
             time.sleep(0.3)
-        assert [source["devices"][0]["id"] for source in meter.report()["sources"]] == ["rack", "cmd"]
+        named = [(source["name"], source["devices"][0]["id"]) for source in meter.report()["sources"]]
+        assert named == [("url", "rack"), ("cmd", "cmd"), ("cmd#2", "cmd#2")]
     log = read_power(tmp_path, 0)
     assert log is not None
-    assert {(s.source, s.scope) for s in log.series} == {("url", "given"), ("cmd", "given")}
+    assert {(s.source, s.scope) for s in log.series} == {("url", "given"), ("cmd", "given"), ("cmd#2", "given")}
+    start, end = int(log.rows["t_ns"].min()), int(log.rows["t_ns"].max())
+    power = summarise_power(log, start, end, output_tokens=1, total_tokens=1, jobs=1)
+    assert power.figures["watts_mean"] == pytest.approx(1100)
 
 
 def test_addresses_of_this_machine_are_told_from_others() -> None:

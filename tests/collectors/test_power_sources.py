@@ -295,7 +295,7 @@ def test_probe_by_command_and_by_url(tmp_path: Path) -> None:
         source.close()
 
 
-def test_tpu_duty_cycle_and_memory_of_two_cores_per_chip() -> None:
+def test_tpu_duty_cycle_and_memory_of_two_cores_per_chip(tmp_path: Path) -> None:
     """Against a server that speaks the runtime's protocol, through the messages tpu-info ships."""
     grpc = pytest.importorskip("grpc")
     messages = pytest.importorskip("tpu_info.proto.tpu_metric_service_pb2")
@@ -336,7 +336,13 @@ def test_tpu_duty_cycle_and_memory_of_two_cores_per_chip() -> None:
     with pytest.raises(SourceError, match="TPU runtime"):
         source.sample()
     source.close()
-    unknown = TpuSource(None, f"localhost:{port}")
+    for chip in (0, 1, 2):
+        (tmp_path / f"accel{chip}").touch()
+    unknown = TpuSource(None, f"localhost:{port}", tmp_path)
     with pytest.raises(SourceError, match="TPU runtime"):
         unknown.devices()
-    unknown.close()
+    stated = TpuSource(250, f"localhost:{port}", tmp_path)
+    assert [device.id for device in stated.devices()] == ["tpu0", "tpu1", "tpu2"]
+    assert [(sample.kind, sample.watts) for sample in stated.sample()] == [("assumed", 250)] * 3
+    assert any("TPU runtime" in problem for problem in stated.problems)
+    stated.close()
