@@ -66,6 +66,7 @@ class PowerMeter:
         self._opened = Opened()
         self._samplers: list[SourceSampler] = []
         self._writer: PowerWriter | None = None
+        self._lost = False
 
     def start(self) -> None:
         """Open the sources and begin to read. UserError when a named source can't be read; `auto` never fails."""
@@ -99,7 +100,7 @@ class PowerMeter:
         deadline = monotonic() + _JOIN_S
         ended = [sampler.join(max(0.0, deadline - monotonic())) for sampler in self._samplers]
         if all(ended):  # else a thread may write yet
-            self._writer.close()
+            self._lost = not self._writer.close()
         self._writer = None
 
     def report(self) -> dict[str, Any]:
@@ -118,6 +119,7 @@ class PowerMeter:
                 }
                 for (source, devices), sampler in zip(self._opened.sources, self._samplers, strict=True)
             ],
+            "readings_lost": self._lost,  # the disk was full
             "absent": [{"name": name, "reason": reason} for name, reason in self._opened.absent],
         }
 

@@ -30,18 +30,23 @@ def open_sources(choices: Sequence[str], *, local: bool = True, token: str | Non
     Raises UserError when a named source (not `auto`) can't be read.
     """
     opened = Opened()
-    for choice in choices:
-        if choice == "none":
-            continue
-        if choice == "auto":
-            _detect(opened, local=local)
-            continue
-        try:
-            _open(opened, _makers(choice, token))
-        except SourceError as error:
-            close(opened)
-            raise UserError(f"--power {_shown(choice)}: {error}", remedy="or measure none: --power none") from error
+    try:
+        for choice in choices:
+            if choice == "auto":
+                _detect(opened, local=local)
+            elif choice != "none":
+                _named(opened, choice, token)
+    except UserError:
+        close(opened)
+        raise
     return opened
+
+
+def _named(opened: Opened, choice: str, token: str | None) -> None:
+    try:
+        _open(opened, _makers(choice, token))
+    except SourceError as error:
+        raise UserError(f"--power {_shown(choice)}: {error}", remedy="or measure none: --power none") from error
 
 
 def close(opened: Opened) -> None:
@@ -86,19 +91,18 @@ def _open(opened: Opened, makers: Sequence[Callable[[], Source]]) -> None:
     """Add the first that can be read; SourceError with every reason when none can."""
     reasons = []
     for make in makers:
+        source = make()
+        same = sum(other.name.partition("#")[0] == source.name for other, _ in opened.sources)
+        if same:  # two meters of a kind are two, also where their devices have no names
+            source.name += f"#{same + 1}"
         try:
-            source = make()
-            same = sum(other.name.partition("#")[0] == source.name for other, _ in opened.sources)
-            if same:  # two meters of a kind are two, also where their devices have no names
-                source.name += f"#{same + 1}"
             opened.sources.append((source, source.devices()))
             return
         except SourceError as error:
             reasons.append(str(error))
-        except UserError:
-            raise
         except Exception as error:  # a vendor's package may raise anything
             reasons.append(f"{type(error).__name__}: {error}")
+        source.close()
     raise SourceError("; ".join(reasons))
 
 

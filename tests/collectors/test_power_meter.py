@@ -241,6 +241,22 @@ def test_auto_never_fails_and_keeps_its_reasons(tmp_path: Path, monkeypatch: pyt
     assert "KeyError" in reasons["amd"]
 
 
+def test_what_was_open_is_closed_when_a_later_choice_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr("collectors.power.probe.ProbeSource.close", lambda self: closed.append(self.name))
+    for later in ("nonsense", "cmd:false"):
+        with pytest.raises(UserError):
+            open_sources(["cmd:echo 1", later])
+    assert closed == ["cmd", "cmd#2", "cmd"]
+
+
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PowerMeter(tmp_path, ["cmd:echo 1"], interval_s=0.05) as meter:
+        monkeypatch.setattr("results.journal.os.write", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        time.sleep(0.1)
+    assert meter.report()["readings_lost"]
+
+
 def test_none_writes_nothing(tmp_path: Path) -> None:
     with PowerMeter(tmp_path, ["none"]) as meter:
         meter.measure_idle(60)  # returns at once: there is nothing to measure
