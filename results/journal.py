@@ -44,7 +44,7 @@ def _names(dtype: np.dtype[Any]) -> tuple[str, ...]:
     return tuple("pass_" if name == "pass" else name for name in dtype.names or ())
 
 
-class _RowFile:
+class RowFile:
     """One append-only file; rows wait in memory until `flush`, and stay there when the disk is full."""
 
     def __init__(self, path: Path) -> None:
@@ -67,6 +67,7 @@ class _RowFile:
         return True
 
     def close(self) -> None:
+        """Close without writing what waits."""
         os.close(self._fd)
 
 
@@ -75,7 +76,7 @@ class JournalWriter:
 
     def __init__(self, directory: Path, worker: int, *, secrets: Sequence[str] = ()) -> None:
         self._files = {
-            kind: _RowFile(directory / f"w{worker}.{kind}") for kind in ("chunks", "requests", "trees", "client")
+            kind: RowFile(directory / f"w{worker}.{kind}") for kind in ("chunks", "requests", "trees", "client")
         }
         self._files["requests"].lock()
         self._secrets = secrets
