@@ -8,7 +8,7 @@ from harness.cli.common import app, entry
 
 __all__ = ["app", "entry", "register"]
 
-COMMANDS = ("run", "mock", "doctor", "traces", "recover")
+COMMANDS = ("run", "mock", "doctor", "traces", "recover", "sweep")
 
 
 def register() -> None:
