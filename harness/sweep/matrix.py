@@ -106,7 +106,7 @@ def ends_then_bisect(values: list[int]) -> list[int]:
         if high - low < 2:
             continue
         middle = math.sqrt(rest[low] * rest[high])
-        best = min(range(low + 1, high), key=lambda i: abs(math.log(rest[i] / middle)))
+        best = min(range(low + 1, high), key=lambda i: (round(abs(math.log(rest[i] / middle)), 9), i))
         order.append(rest[best])
         gaps += [(low, best), (best, high)]
     return order

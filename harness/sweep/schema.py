@@ -242,7 +242,7 @@ class Auto(Strict):
     low: Count = 1
     high: Count = 64
     max_points: Annotated[int, Meta(ge=2, le=100)] = 12
-    tolerance: Annotated[float, Meta(gt=0, lt=1)] = 0.08
+    tolerance: Annotated[float, Meta(gt=0, lt=1)] = 0.1
 
     def __post_init__(self) -> None:
         if self.low >= self.high:

@@ -14,6 +14,7 @@ _SECRET_NAME = re.compile(
 _NOT_SECRET = re.compile(r"(?i)max|num|len|budget|size|ratio|count|kv")
 _SHORTEST = 6
 _USERINFO = re.compile(r"://([^/\s@]+)@")
+_HEADER = re.compile(r"(?i)^([\w-]+):\s*(?:(?:bearer|basic)\s+)?(\S.*)$")
 _QUERY = re.compile(r"(?i)[?&](?:[\w-]*(?:key|token|secret|password|auth))=([^&\s]+)")
 
 
@@ -43,6 +44,8 @@ def find_secrets(
         for userinfo in _USERINFO.findall(text):
             found.update((userinfo, *userinfo.split(":", 1)[1:]))
         found.update(_QUERY.findall(text))
+        if (header := _HEADER.match(text)) and is_secret_name(header[1]):
+            found.add(header[2].strip())
     return sorted(found - {""})
 
 
