@@ -11,7 +11,7 @@ from results.redact import redact
 _SECRET_NAME = re.compile(
     r"(?i)(^|[-_])(api[-_]?keys?|keys?|tokens?|secrets?|passwords?|passwd|credentials?|authorization|cookie|auth)$"
 )
-_NOT_SECRET = re.compile(r"(?i)max|num|len|budget|size|ratio|count|kv")
+_NOT_SECRET = re.compile(r"(?i)max|enable|prompt|output|num|len|budget|size|ratio|count|kv")
 _SHORTEST = 6
 _USERINFO = re.compile(r"://([^/\s@]+)@")
 _HEADER = re.compile(r"(?i)^([\w-]+):\s*(?:(?:bearer|basic)\s+)?(\S.*)$")

@@ -8,9 +8,19 @@ import subprocess
 import sys
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 from harness.mock_server import MockConfig, serve
 from tests.harness.mock_thread import FAST
+
+QUICK: dict[str, Any] = {
+    "block_size": 64,
+    "cache_blocks": 16_384,
+    "max_model_len": 65_536,
+    "kv_tokens_s": 1e12,
+    "step_s": 0.000_2,
+    "prefill_tokens_s": 1e7,
+}
 
 
 def main(mode: str, port: int, *rest: str) -> None:
@@ -28,7 +38,7 @@ def main(mode: str, port: int, *rest: str) -> None:
     if mode == "counted":
         with Path(rest[0]).open("a") as file:
             file.write("start\n")
-    profile = dataclasses.replace(FAST, block_size=64, cache_blocks=16_384, max_model_len=65_536, kv_tokens_s=1e12)
+    profile = dataclasses.replace(FAST, **QUICK)
     serve(MockConfig(profile, "quick"), "127.0.0.1", port, lambda bound: print(f"listening on {bound}", flush=True))
 
 

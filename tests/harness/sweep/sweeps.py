@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+PATHS = {"PYTHONPATH": str(ROOT)}
+"""The processes of a sweep run this tree, wherever the package is installed from."""
 
 HEAD = """\
 name: s
@@ -49,7 +51,7 @@ def sweep(*words: str, timeout: float = 50, **environment: str) -> subprocess.Co
         timeout=timeout,
         check=False,
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env={**os.environ, **PATHS, **environment},
     )
 
 

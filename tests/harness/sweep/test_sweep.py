@@ -12,6 +12,7 @@ from time import monotonic, sleep
 
 from agentx import load
 from tests.harness.sweep.sweeps import (
+    PATHS,
     ROOT,
     alive,
     arguments,
@@ -32,7 +33,12 @@ def until(condition: Callable[[], bool], limit_s: float = 15) -> None:
 
 def start(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        arguments(*words), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        arguments(*words),
+        cwd=ROOT,
+        env={**os.environ, **PATHS},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
