@@ -39,6 +39,9 @@ def sweep_command(
     matrix_json: Annotated[
         bool, typer.Option("--matrix-json", help="Print a GitHub Actions matrix, one job per point; start nothing.")
     ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print what is done as Markdown, for a CI summary; start nothing.")
+    ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed points once more.")] = False,
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
@@ -68,7 +71,7 @@ def sweep_command(
     api_key = read_api_key(api_key_file)
     if api_key_file is not None and api_key:
         os.environ[API_KEY_VARIABLES[0]] = api_key  # for the runs, which are processes of their own
-    with State(out / sweep.name, write=not dry_run) as state:
+    with State(out / sweep.name, write=not (dry_run or markdown)) as state:
         driver = Driver(
             sweep.name,
             state,
@@ -77,6 +80,11 @@ def sweep_command(
             retry_failed,
             say=lambda line: None if quiet else typer.echo(line, err=True),
         )
+        if markdown:
+            from harness.sweep.markdown import to_markdown
+
+            typer.echo(to_markdown(matrix(driver, chosen)), nl=False)
+            return 0
         if dry_run:
             print_matrix(matrix(driver, chosen), time_left(driver, chosen), as_json=as_json)
             return 0
