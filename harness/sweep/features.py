@@ -11,6 +11,8 @@ from results.errors import UserError
 def features(serving: Serving) -> list[str]:
     """Names of all that the metadata asks for beyond one tensor-parallel server."""
     found = _of_shape(serving, "")
+    if serving.nodes > 1:
+        found.append("several_nodes")
     if serving.workers > 1:
         found.append("workers")
     if serving.disaggregation:
@@ -34,6 +36,7 @@ def _of_shape(shape: Serving | Shape, prefix: str) -> list[str]:
         "dp_attention": shape.dp_attention,
         "decode_context_parallel": shape.dcp > 1,
         "prefill_context_parallel": shape.pcp > 1,
+        "workers": isinstance(shape, Shape) and shape.workers != 1,
     }
     return [prefix + name for name, wanted in said.items() if wanted]
 
@@ -45,16 +48,26 @@ def with_options(configuration: Configuration, recipe: Recipe | None) -> Configu
     """
     if recipe is None:
         return configuration
+    _check_room(configuration.serving, recipe)
     flags: dict[str, list[Argument]] = {}
     for feature in features(configuration.serving):
         option = recipe.options.get(feature)
         if option is None and not configuration.extra:
             raise UserError(
                 f"recipe {recipe.name} has no flags for {feature}, which the metadata claims",
-                remedy="give them under `extra`, or take it out of `serving`",
+                remedy="give them under `extra` (or commands of your own under `server`), or take it out of `serving`",
             )
         for process, arguments in (option or {}).items():
             flags.setdefault(process, []).extend(arguments)
     for process, arguments in configuration.extra.items():
         flags.setdefault(process, []).extend(arguments)
     return msgspec.structs.replace(configuration, extra=flags)
+
+
+def _check_room(serving: Serving, recipe: Recipe) -> None:
+    room = (recipe.accelerators_per_node or 0) * serving.nodes
+    if room and serving.accelerator_count > room:
+        raise UserError(
+            f"recipe {recipe.name} has {room} accelerators, the shape needs {serving.accelerator_count}",
+            remedy="give a smaller shape, or `nodes` and commands of your own under `server`",
+        )

@@ -3,33 +3,64 @@
 from __future__ import annotations
 
 import copy
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from harness.sweep.document import Document, read
+from harness.sweep.document import read
 from harness.sweep.features import with_options
-from harness.sweep.schema import Recipe, Sweep, known_names
+from harness.sweep.schema import Machine, Recipe, Sweep, known_names
 from results.errors import UserError
+
+RECIPES = Path(__file__).parent / "recipes"
+_T = TypeVar("_T")
 
 
 def recipe_names() -> list[str]:
-    """Recipes that ship."""
-    return sorted(p.name.removesuffix(".yaml") for p in _shipped().iterdir() if p.name.endswith(".yaml"))
+    """Recipes that ship: whole ones, and `machine-engine` for every engine that a machine's file names."""
+    whole = [path.stem for path in RECIPES.glob("*.yaml")]
+    machines = {path.stem: _read(path, Machine)[0] for path in (RECIPES / "machines").glob("*.yaml")}
+    return sorted([*whole, *(f"{name}-{engine}" for name, machine in machines.items() for engine in machine.engines)])
 
 
-def load_recipe(name: str, beside: Path) -> tuple[Recipe, Document]:
-    """A recipe that ships, or a YAML file (relative to the sweep file). UserError when there is none."""
+def load_recipe(name: str, beside: Path) -> tuple[Recipe, dict[str, Any]]:
+    """A recipe that ships, or a YAML file (relative to the sweep file), and the plain data it was made from.
+
+    UserError when there is none of that name, or it is not right.
+    """
     if name.endswith((".yaml", ".yml")):
-        path = beside / name
-    else:
-        path = Path(str(_shipped() / f"{name}.yaml"))
-        if name not in recipe_names():
-            raise UserError(f"no recipe {name}", remedy=f"choose one of: {', '.join(recipe_names())}; or give a .yaml")
+        return _read(beside / name, Recipe)
+    if "/" not in name and (RECIPES / f"{name}.yaml").is_file():
+        return _read(RECIPES / f"{name}.yaml", Recipe)
+    machine_name, _, engine_name = name.partition("-")
+    path = RECIPES / "machines" / f"{machine_name}.yaml"
+    if "/" in name or not path.is_file():
+        raise UserError(f"no recipe {name}", remedy=f"choose one of: {', '.join(recipe_names())}; or give a .yaml")
+    machine, _ = _read(path, Machine)
+    if engine_name not in machine.engines:
+        raise UserError(
+            f"no recipe for {engine_name} on {machine_name}", remedy=f"there are {', '.join(machine.engines)}"
+        )
+    return _on_machine(name, machine, engine_name)
+
+
+def _on_machine(name: str, machine: Machine, engine_name: str) -> tuple[Recipe, dict[str, Any]]:
+    here = machine.engines[engine_name]
+    path = RECIPES / "engines" / f"{engine_name}.yaml"
+    _, engine = _read(path, Recipe)
+    data = copy.deepcopy(engine)
+    data["name"] = name
+    data["accelerators_per_node"] = machine.accelerators_per_node
+    data["serving"] = _merge(_merge(data["serving"], machine.serving), here.serving)
+    data["server"]["env"] = _merge(data["server"].get("env", {}), here.env)
+    data["variables"] = _merge(data.get("variables", {}), here.variables)
+    return msgspec.convert(data, Recipe), data
+
+
+def _read(path: Path, kind: type[_T]) -> tuple[_T, dict[str, Any]]:
     document = read(path)
-    return document.convert(document.data, Recipe, known_names()), document
+    return document.convert(document.data, kind, known_names()), document.data
 
 
 def load_sweep(path: Path) -> Sweep:
@@ -60,8 +91,8 @@ def load_sweep(path: Path) -> Sweep:
 
 def _lay_under(raw: dict[str, Any], beside: Path) -> Recipe:
     """Complete a configuration by its recipe; what the configuration says itself wins."""
-    recipe, document = load_recipe(raw["recipe"], beside)
-    base = copy.deepcopy(document.data)
+    recipe, data = load_recipe(raw["recipe"], beside)
+    base = copy.deepcopy(data)
     raw["serving"] = _merge(base.get("serving", {}), raw.get("serving", {}))
     raw["server"] = _merge(base["server"], raw.get("server", {}))
     raw["variables"] = _merge(base.get("variables", {}), raw.get("variables", {}))
@@ -75,7 +106,3 @@ def _merge(base: Any, over: Any) -> Any:
     for key, value in over.items():
         merged[key] = _merge(base[key], value) if key in base and key != "commands" else value
     return merged
-
-
-def _shipped() -> Any:
-    return resources.files("harness.sweep") / "recipes"

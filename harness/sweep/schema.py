@@ -188,9 +188,8 @@ class Server(Strict):
 
 
 class Recipe(Strict):
-    """A server for one machine and engine, as data."""
+    """A way to start a server, as data: whole, or an engine that a machine completes."""
 
-    name: Name
     description: Text
     checked: Text
     """What the flags were checked against, or that they were not."""
@@ -200,6 +199,25 @@ class Recipe(Strict):
     options: dict[str, dict[Name, list[Argument]]] = field(default_factory=dict)
     """Flags added to a command when the metadata says so: `expert_parallel`, `speculative.mtp`, …"""
     variables: dict[str, Argument] = field(default_factory=dict)
+    name: Name = "recipe"
+    accelerators_per_node: Annotated[int, Meta(ge=1)] | None = None
+
+
+class OnMachine(Strict):
+    """What an engine's recipe is on one machine."""
+
+    serving: dict[str, Any] = field(default_factory=dict)
+    env: dict[str, Argument] = field(default_factory=dict)
+    variables: dict[str, Argument] = field(default_factory=dict)
+
+
+class Machine(Strict):
+    """A machine, and the engines that there are recipes for on it."""
+
+    description: Text
+    accelerators_per_node: Annotated[int, Meta(ge=1)]
+    serving: dict[str, Any]
+    engines: dict[Name, OnMachine]
 
 
 class RunSettings(Strict):
@@ -325,6 +343,6 @@ def known_names() -> set[str]:
     """Every key that a sweep file or a recipe may hold, for suggestions."""
     structs = (
         Sweep, Configuration, Serving, Shape, Disaggregation, Speculative, Router, KvOffload, Server, Recipe, Scenario,
-        Auto,
+        Auto, Machine, OnMachine,
     )  # fmt: skip
     return {name for struct in structs for name in struct.__struct_fields__}

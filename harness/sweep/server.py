@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 import httpx
+import msgspec
 
 from harness.sweep.guarded import Guarded, tail
 from harness.sweep.schema import Argument, Configuration, Server, Serving, seconds
@@ -50,17 +51,17 @@ class Filled:
 def values(serving: Serving) -> dict[str, str]:
     """What a recipe may name in braces: the metadata, flat (`tp`, `speculative_tokens`, `prefill_tp`, …)."""
     flat: dict[str, str] = {"python": sys.executable, "accelerators": str(serving.accelerator_count)}
-    _flatten("", json.loads(_encode(serving)), flat)
+    _flatten("", json.loads(msgspec.json.encode(serving)), flat)
     if serving.disaggregation:
         for role in ("prefill", "decode"):
-            _flatten(f"{role}_", json.loads(_encode(getattr(serving.disaggregation, role))), flat)
+            _flatten(f"{role}_", json.loads(msgspec.json.encode(getattr(serving.disaggregation, role))), flat)
+    if serving.speculative and serving.speculative.tokens:
+        flat["speculative_tokens_and_one"] = str(serving.speculative.tokens + 1)
+    if serving.kv_offload and serving.kv_offload.gigabytes:
+        budget = serving.kv_offload.gigabytes
+        flat["kv_offload_gib"] = str(int(budget * 1e9 / 2**30))
+        flat["kv_offload_gb_per_accelerator"] = str(int(budget / max(1, serving.accelerator_count)))
     return flat
-
-
-def _encode(value: Any) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(value)
 
 
 def _flatten(prefix: str, value: dict[str, Any], into: dict[str, str]) -> None:
