@@ -6,17 +6,18 @@ import sys
 
 from replay.corpus import Corpus
 from replay.plan import Plan
+from replay.scenario import Rules
 
 
-def print_plan(corpus: Corpus, plan: Plan, *, quiet: bool, why: str = "") -> None:
+def print_plan(corpus: Corpus, plan: Plan, rules: Rules, *, quiet: bool, why: str = "") -> None:
     """Write the plan to standard error."""
     if quiet:
         return
-    for line in plan_lines(corpus, plan, why):
+    for line in plan_lines(corpus, plan, rules, why):
         print(line, file=sys.stderr)
 
 
-def plan_lines(corpus: Corpus, plan: Plan, why: str = "") -> list[str]:
+def plan_lines(corpus: Corpus, plan: Plan, rules: Rules, why: str = "") -> list[str]:
     """The plan in a few lines of text."""
     selection = plan.selection
     name = corpus.meta.get("name") or corpus.meta.get("source") or "corpus"
@@ -30,5 +31,7 @@ def plan_lines(corpus: Corpus, plan: Plan, why: str = "") -> list[str]:
         f"longest context {plan.longest_context:,}",
         f"  {selection.concurrency} live sessions, seed {selection.seed}, plan {plan.digest[:12]}",
     ]
+    given = ", ".join(rules.overrides)
+    lines.append(f"  scenario {rules.scenario.name}{f', overridden: {given}' if given else ''}")
     lines += [f"  left out: {count:,} {reason}" for reason, count in plan.dropped.items()]
     return lines

@@ -45,6 +45,11 @@ class ProgressView:
             self._live = Live(console=Console(stderr=True), refresh_per_second=4, transient=True)
             self._live.start()
 
+    def measured(self) -> None:
+        """The measured part begins."""
+        self.note = ""
+        self._started = monotonic()
+
     def stop(self) -> None:
         """Leave the terminal as it was."""
         if self._live is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from results.journal import JournalWriter
 from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
 
 _LAST_OFFSET = 0xFFFFFFFF
+_OFFSET = np.dtype("<u4")
+_NO_CHUNKS = np.zeros(0, _OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,10 @@ class Sent:
     step: Step
     due_ns: int
     theory: int
+    phase: Phase = Phase.STEADY
+    primer: bool = False
+    output_tokens: int = 1
+    """Asked for: in the warm-up 1, else the step's."""
 
 
 def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status: Status, t0: int) -> None:
@@ -33,11 +40,10 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
     flags = exchange.flags | stream.flags
     if sent.live.has_shared_head(sent.step):
         flags |= Flag.SHARED_HEAD
-    times = np.frombuffer(stream.chunk_times, dtype=np.int64) if stream.chunk_times else np.zeros(0, np.int64)
-    offsets = (times - exchange.sent_ns) // CHUNK_UNIT_NS
-    if len(offsets) and offsets[-1] > _LAST_OFFSET:
+    offsets = chunk_offsets(stream.chunk_times, exchange.sent_ns)
+    if stream.last_token_ns - exchange.sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS:
         flags |= Flag.SATURATED_OFFSET
-    start = journal.chunks(np.clip(offsets, 0, _LAST_OFFSET).astype("<u4"))
+    start = journal.chunks(offsets)
     sent_ns = exchange.sent_ns
     journal.request(
         seq=sent.seq,
@@ -46,7 +52,7 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         turn=sent.step.turn,
         pass_=sent.live.number,
         slot=sent.slot,
-        phase=int(Phase.STEADY),
+        phase=int(sent.phase),
         status=int(status),
         finish=int(stream.finish),
         kernel_stamps=int(exchange.kernel_stamps),
@@ -60,7 +66,7 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         last_token_ns=_since(stream.last_token_ns, t0),
         done_ns=_since(exchange.done_ns, t0),
         planned_input_tokens=sent.step.input_tokens,
-        planned_output_tokens=sent.step.output_tokens,
+        planned_output_tokens=sent.output_tokens,
         input_tokens=_or_missing(stream.input_tokens),
         output_tokens=_or_missing(stream.output_tokens),
         reasoning_tokens=_or_missing(stream.reasoning_tokens),
@@ -75,6 +81,17 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         chunk_count=len(offsets),
         error=exchange.error or "",
     )
+
+
+def chunk_offsets(times: array[int], sent_ns: int) -> np.ndarray:
+    """Arrivals since the request was sent, in units of CHUNK_UNIT_NS (uint32), held within what a row can say."""
+    if not times:
+        return _NO_CHUNKS
+    offsets = np.frombuffer(times, dtype=np.int64) - sent_ns
+    offsets //= CHUNK_UNIT_NS
+    if times[-1] - sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS or times[0] < sent_ns:
+        np.clip(offsets, 0, _LAST_OFFSET, out=offsets)
+    return offsets.astype(_OFFSET)
 
 
 def _since(t_ns: int, t0: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from harness import load
 from harness.mock_process import MockProcess
 from harness.plan_view import print_plan
 from harness.probe import Probed, probe
@@ -23,8 +24,9 @@ from harness.worker_config import WorkerConfig, share_plan
 from harness.workers import WorkerDied, WorkerPool
 from replay.corpus import Corpus, builtin_path
 from replay.endpoint import Endpoint, Limits, parse_endpoint
+from replay.fixed import fixed_corpus
 from replay.plan import Plan, Selection, make_plan
-from replay.scheduler import Pacing
+from replay.scenario import Rules, Scenario
 from results.errors import UserError
 from results.store import finalize
 
@@ -41,15 +43,10 @@ class RunOptions:
     mock_options: tuple[str, ...]
     model: str | None
     corpus: Path | None
-    selection: Selection
-    pacing: Pacing
+    rules: Rules
     limits: Limits
-    duration_s: float | None
-    drain_s: float
     workers: int | None
     tokenizer: str | None
-    tool_messages: bool
-    share_head: bool
     salt: str | None
     out: Path
     ready_timeout_s: float
@@ -57,7 +54,11 @@ class RunOptions:
     quiet: bool
     ca_file: str | None
     insecure: bool
-    error_rate_limit: float = 0.10
+
+    @property
+    def scenario(self) -> Scenario:
+        """The rules in force."""
+        return self.rules.scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,11 @@ class Finished:
 
 def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finished:
     """Do the whole run. Raises UserError before anything was sent when it can't start."""
-    corpus = Corpus.load(options.corpus or builtin_path())
-    plan = make_plan(corpus, options.selection)
-    print_plan(corpus, plan, quiet=options.quiet)
-    _raise_file_limit(options.selection.concurrency)
+    scenario = options.scenario
+    corpus = fixed_corpus(scenario.fixed) if scenario.fixed else Corpus.load(options.corpus or builtin_path())
+    plan = make_plan(corpus, Selection.of(scenario))
+    print_plan(corpus, plan, options.rules, quiet=options.quiet)
+    _raise_file_limit(plan.selection.concurrency)
     with MockProcess.maybe(options.mock, options.mock_options) as mock_url:
         url = mock_url or options.endpoint
         if url is None:
@@ -86,10 +88,10 @@ def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finishe
             model=options.model,
             tokenizer=options.tokenizer,
             ready_timeout_s=options.ready_timeout_s,
-            tool_messages=options.tool_messages,
+            tool_messages=scenario.messages == "tools",
             quiet=options.quiet,
         )
-        plan = _fit_model(corpus, plan, options.selection, found, quiet=options.quiet)
+        plan = _fit_model(corpus, plan, options, found)
         record = RunRecord.create(options, corpus, plan, endpoint, found, command, salt=_salt(options))
         configs = _worker_configs(options, record, endpoint, found, plan, corpus)
         received = asyncio.run(_drive(options, record, configs))
@@ -103,14 +105,13 @@ def _salt(options: RunOptions) -> str:
     return options.salt or secrets.token_hex(8)
 
 
-def _fit_model(corpus: Corpus, plan: Plan, selection: Selection, found: Probed, *, quiet: bool) -> Plan:
+def _fit_model(corpus: Corpus, plan: Plan, options: RunOptions, found: Probed) -> Plan:
     """Plan again when the model's context is shorter than the longest request."""
     limit = found.max_model_len
     if limit is None or plan.longest_context <= limit:
         return plan
-    shorter = min(limit, selection.max_context or limit)
-    bounded = make_plan(corpus, Selection(selection.concurrency, selection.seed, shorter, selection.sessions))
-    print_plan(corpus, bounded, quiet=quiet, why=f"the model takes {limit:,} tokens")
+    bounded = make_plan(corpus, Selection.of(options.scenario, limit))
+    print_plan(corpus, bounded, options.rules, quiet=options.quiet, why=f"the model takes {limit:,} tokens")
     return bounded
 
 
@@ -132,7 +133,7 @@ def _worker_configs(
 ) -> list[WorkerConfig]:
     journal = record.directory / "journal"
     share_plan(journal / "plan", corpus, plan.order, plan.kept)
-    concurrency = options.selection.concurrency
+    concurrency = plan.selection.concurrency
     cores = max(1, len(os.sched_getaffinity(0)) - 1) if hasattr(os, "sched_getaffinity") else 1
     workers = options.workers or min(cores, -(-concurrency // STREAMS_PER_WORKER))
     workers = max(1, min(workers, concurrency))
@@ -150,14 +151,9 @@ def _worker_configs(
             shape=found.shape,
             words=found.words.words,
             salt=record.salt,
-            share_head=options.share_head,
-            tool_messages=options.tool_messages,
             server_block=found.server_block,
-            pacing=options.pacing,
+            scenario=options.scenario,
             selection=plan.selection,
-            duration_s=options.duration_s,
-            drain_s=options.drain_s,
-            error_rate_limit=options.error_rate_limit,
         )
         for worker in range(workers)
     ]
@@ -165,8 +161,11 @@ def _worker_configs(
 
 async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerConfig]) -> int | None:
     """Let the workers run; the signal that interrupted them, if one did."""
-    view = ProgressView(quiet=options.quiet, duration_s=options.duration_s, planned_trees=options.selection.sessions)
-    pool = WorkerPool(configs, view.report)
+    scenario = options.scenario
+    duration = load.duration_s(scenario)
+    view = ProgressView(quiet=options.quiet, duration_s=duration, planned_trees=scenario.sessions)
+    phases = Phases(record, scenario, len(configs))
+    pool = WorkerPool(configs, view.report, phases.warm)
     interrupts = Interrupts(pool, view)
     try:
         await pool.start()
@@ -175,27 +174,74 @@ async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerCon
         record.begin(t0, len(configs))
         view.start()
         pool.tell(f"go {t0}")
+        if load.warms_up(scenario):
+            phases.begin_warm_up(pool, view)
         try:
             await pool.wait()
         except* WorkerDied as group:
             record.invalid(str(group.exceptions[0]))
     finally:
+        phases.close()
         view.stop()
         await pool.close()
     record.end(
-        interrupted=interrupts.count > 0,
-        stopped_ns=interrupts.first_ns,
-        duration_s=options.duration_s,
-        address=view.address(),
+        interrupted=interrupts.count > 0, stopped_ns=interrupts.first_ns, duration_s=duration, address=view.address()
     )
+    _judge(record, view, scenario)
+    return interrupts.signal
+
+
+def _judge(record: RunRecord, view: ProgressView, scenario: Scenario) -> None:
+    """What the workers' last reports say against the run."""
+    if failed := view.total("warmup_failed"):
+        record.invalid(f"the warm-up failed: {failed} requests, the last with: {view.last_error()}")
     if view.any("failing"):
-        limit = f"{100 * options.error_rate_limit:.0f} %"
+        limit = f"{100 * scenario.failed_limit:.0f} %"
         record.invalid(f"stopped early: more than {limit} of the requests failed; last error: {view.last_error()}")
     if cut := view.total("drain_cancelled"):
-        record.invalid(f"{cut} requests had not finished {options.drain_s:.0f} s after the end and were cancelled")
+        record.invalid(f"{cut} requests had not finished {scenario.drain_s:.0f} s after the end and were cancelled")
     if view.any("disk_full"):
         record.invalid("the disk was full: records may be missing")
-    return interrupts.signal
+
+
+class Phases:
+    """From the warm-up to the measured part, at one moment for all workers."""
+
+    def __init__(self, record: RunRecord, scenario: Scenario, workers: int) -> None:
+        self._record = record
+        self._scenario = scenario
+        self._workers = workers
+        self._distances: list[int] = []
+        self._pool: WorkerPool | None = None
+        self._view: ProgressView | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin_warm_up(self, pool: WorkerPool, view: ProgressView) -> None:
+        """Nothing is measured until every worker is warm, or the grace is over and the run has failed."""
+        self._pool, self._view = pool, view
+        view.note = "warming up"
+        self._timer = asyncio.get_running_loop().call_later(self._scenario.warmup_grace_s, self._too_late)
+
+    def warm(self, first_ns: int) -> None:
+        """A worker is warm; `first_ns` is its shortest pause from now to a request."""
+        self._distances.append(first_ns)
+        if len(self._distances) < self._workers or self._pool is None or self._view is None:
+            return
+        self.close()
+        at = monotonic_ns() - self._record.t0_ns + 20_000_000
+        self._record.measure(at)
+        self._view.measured()
+        self._pool.tell(f"measure {at} {min(self._distances)}")
+
+    def _too_late(self) -> None:
+        assert self._pool is not None
+        self._record.invalid(f"the warm-up was not over after {self._scenario.warmup_grace_s:.0f} s")
+        self._pool.tell("abort")
+
+    def close(self) -> None:
+        """Stop the clock of the grace."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class Interrupts:

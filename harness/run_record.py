@@ -12,8 +12,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from harness.load import duration_s, warms_up
 from replay.corpus import Corpus
 from replay.endpoint import Endpoint
 from replay.plan import Plan
@@ -57,7 +59,7 @@ class RunRecord:
         """Make the directory and write both files; UserError when the folder can't be written."""
         from harness.run import new_run_id
 
-        run_id = new_run_id()
+        run_id, scenario = new_run_id(), options.scenario
         directory = options.out / run_id
         try:
             (directory / "journal").mkdir(parents=True)
@@ -68,16 +70,21 @@ class RunRecord:
             "schema": SCHEMA_VERSION,
             "session_ids": corpus.session_ids,
             "lane_names": corpus.lane_names,
-            "heads": _heads(corpus) if options.share_head else None,
+            "heads": _heads(corpus, scenario.shared_prefix),
             "cache_block": found.server_block,
-            "scenario": "closed-loop",
-            "concurrency": options.selection.concurrency,
-            "duration_s": options.duration_s,
-            "steady_start_ns": 0,
+            "scenario": scenario.name,
+            "concurrency": scenario.concurrency if scenario.arrival == "closed" else None,
+            "stages": msgspec.to_builtins(scenario.stages),
+            "duration_s": duration_s(scenario),
+            "steady": scenario.steady,
+            "steady_start_ns": None if warms_up(scenario) else 0,
             "steady_end_ns": None,
             "keep_chunks": options.keep_chunks,
             "num_gpus": None,
-            "error_rate_limit": options.error_rate_limit,
+            "error_rate_limit": scenario.failed_limit,
+            "overflow_limit": scenario.overflow_limit,
+            "coverage": scenario.coverage,
+            "not_submission": options.rules.why_not_submission(),
             "interrupted": False,
             "invalid_reasons": [],
         }
@@ -88,11 +95,11 @@ class RunRecord:
             "command": [redact(argument) for argument in command],
             "packages": _versions(),
             "python": platform.python_version(),
-            "seed": options.selection.seed,
+            "seed": scenario.seed,
             "salt": salt,
             "corpus": {
                 "digest": corpus.digest,
-                "path": str(options.corpus) if options.corpus else "builtin",
+                "path": str(options.corpus) if options.corpus else "builtin" if scenario.fixed is None else None,
                 **corpus.meta,
             },
             "plan": {
@@ -104,15 +111,11 @@ class RunRecord:
                 "selection": asdict(plan.selection),
             },
             "scenario": {
-                "name": "closed-loop",
-                "pacing": asdict(options.pacing),
+                "name": scenario.name,
+                "source": options.rules.source,
+                "rules": msgspec.to_builtins(scenario),
+                "overrides": {rule: {"was": was, "is": now} for rule, (was, now) in options.rules.overrides.items()},
                 "limits": asdict(options.limits),
-                "drain_s": options.drain_s,
-                "next_turn": "recorded pause after the live end of the last cause",
-                "assistant": "recorded",
-                "reasoning_in_history": False,
-                "share_head": options.share_head,
-                "tool_messages": options.tool_messages,
             },
             "endpoint": {"url": endpoint.base, "insecure": endpoint.insecure, **found.fingerprint()},
             "host": _host(),
@@ -128,10 +131,20 @@ class RunRecord:
         self.manifest["clock"] = {"t0_monotonic_ns": t0_ns, "start": asdict(ClockAnchor.now())}
         self._write()
 
+    @property
+    def t0_ns(self) -> int:
+        """The run's zero on CLOCK_MONOTONIC."""
+        return int(self.header["t0_monotonic_ns"])
+
+    def measure(self, at_ns: int) -> None:
+        """The warm-up is over: the measured part begins `at_ns` after the run's zero."""
+        self.header["steady_start_ns"] = at_ns
+        self._write()
+
     def end(self, *, interrupted: bool, stopped_ns: int | None, duration_s: float | None, address: str) -> None:
         """Nothing is in flight any more; fixes the steady window."""
-        t0 = self.header["t0_monotonic_ns"]
-        end = None if duration_s is None else round(duration_s * 1e9)
+        t0, start = self.header["t0_monotonic_ns"], self.header["steady_start_ns"]
+        end = None if duration_s is None or start is None else start + round(duration_s * 1e9)
         if stopped_ns is not None:
             end = stopped_ns - t0 if end is None else min(end, stopped_ns - t0)
         self.header["steady_end_ns"] = end
@@ -162,13 +175,16 @@ class RunRecord:
         temporary.replace(path)
 
 
-def _heads(corpus: Corpus) -> dict[str, list[int]]:
-    """Per session: which head (sessions with equal tool and system sizes share one), and its tokens in whole blocks."""
+def _heads(corpus: Corpus, shared: str) -> dict[str, list[int]] | None:
+    """Per session: which head (by equal tool and system sizes, or one for all), and its tokens in whole blocks."""
+    if shared == "none":
+        return None
     first = corpus.session_row[:-1]
     tools, system = np.maximum(corpus.tool_tokens[first], 0), np.maximum(corpus.system_tokens[first], 0)
     _, key = np.unique(np.stack([tools, system], axis=1), axis=0, return_inverse=True)
     sizes = corpus.block_size[first]
-    return {"key": key.reshape(-1).tolist(), "tokens": ((tools + system) // sizes * sizes).tolist()}
+    key = key.reshape(-1) if shared == "trace" else np.zeros(len(first), np.int64)
+    return {"key": key.tolist(), "tokens": ((tools + system) // sizes * sizes).tolist()}
 
 
 def _versions() -> dict[str, str | None]:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from collectors.client import LoopWatch
+from harness import load
 from harness.recording import Sent, write_request
 from harness.worker_config import WorkerConfig, map_plan
 from harness.worker_progress import Progress
@@ -27,14 +28,15 @@ from replay.corpus import Corpus
 from replay.exchange import Exchange
 from replay.live_tree import LiveTree
 from replay.plan import Plan
-from replay.scheduler import Command, Done, Outcome, Scheduler, Send, TreeEnded, TreeStarted, WakeAt
+from replay.scheduler import Command, Done, Outcome, Scheduler, Send, TreeEnded, TreeStarted, WakeAt, Warm
+from replay.start import start_at, start_share
 from replay.stream import ChatStream
 from replay.transport import Transport
 from replay.tree import Tree, compile_tree
 from replay.words import Phrasebook, WordTable
 from results.errors import UserError
 from results.journal import JournalWriter
-from results.records import Status
+from results.records import Phase, Status
 
 TICK_S = 0.5
 AHEAD_S = 0.005
@@ -58,15 +60,22 @@ class Worker:
         self.journal = JournalWriter(Path(config.journal_dir), config.worker, secrets=self._secrets)
         self.watch = LoopWatch(loop)
         self.book = Phrasebook(WordTable(config.words))
-        self.slots = list(range(config.worker, config.selection.concurrency, config.workers))
-        self.scheduler = Scheduler(self.slots, self._next_tree, config.pacing)
+        self.slots = list(range(config.worker, config.scenario.concurrency, config.workers))
+        self.scheduler = Scheduler(
+            load.arrivals(config.scenario, config.worker, config.workers),
+            self._next_tree,
+            config.pacing,
+            refill=load.refill(config.scenario),
+            warm_up=load.warms_up(config.scenario),
+        )
         self.over = asyncio.Event()
         self.progress = Progress()
         self._head = self.transport.request_head(config.route)
         self._body_head = config.body.head()
         self._t0 = 0
         self._seq = 0
-        self._next_start = config.selection.concurrency + config.worker
+        self._open = config.scenario.arrival != "closed"
+        self._next_start = config.worker if self._open else config.selection.concurrency + config.worker
         self._started: set[int] = set()
         self._prepared: dict[int, LiveTree | None] = {}
         self._upcoming: dict[int, LiveTree] = {}
@@ -94,9 +103,20 @@ class Worker:
         self.watch.start()
         self.loop.call_later(TICK_S, self._tick)
         ahead = max(0, t0_ns - monotonic_ns()) / 1e9
-        if self.config.duration_s is not None:
-            self._end_timer = self.loop.call_later(ahead + self.config.duration_s, self.stop)
+        if not load.warms_up(self.config.scenario):
+            self._limit_duration(ahead)
         self._timer = self.loop.call_later(ahead, self._start)
+
+    def _limit_duration(self, ahead_s: float) -> None:
+        duration = load.duration_s(self.config.scenario)
+        if duration is not None:
+            self._end_timer = self.loop.call_later(ahead_s + duration, self.stop)
+
+    def measure(self, at_ns: int, first_ns: int) -> None:
+        """The measured part begins at `at_ns` after the run's zero, for all workers."""
+        ahead = max(0, at_ns - self._now()) / 1e9
+        self._limit_duration(ahead)
+        self.loop.call_later(ahead, lambda: self._do(self.scheduler.measure(self._now(), first_ns)))
 
     def _start(self) -> None:
         self._do(self.scheduler.start(self._now()))
@@ -108,7 +128,7 @@ class Worker:
         self._stopping = True
         if self._end_timer is not None:
             self._end_timer.cancel()
-        self._end_timer = self.loop.call_later(self.config.drain_s, self._drain_over)
+        self._end_timer = self.loop.call_later(self.config.scenario.drain_s, self._drain_over)
         self._do(self.scheduler.stop(self._now()))
 
     def abort(self) -> None:
@@ -138,9 +158,11 @@ class Worker:
     # the scheduler's commands
 
     def _next_tree(self, slot: int) -> Tree | None:
-        if slot not in self._started:
+        if self._open or slot not in self._started:
             self._started.add(slot)
             start = slot
+            if self._open:
+                self._next_start = slot + self.config.workers
         else:
             start = self._next_start
             self._next_start += self.config.workers
@@ -159,10 +181,22 @@ class Worker:
             return None
         session, number = chosen
         rows = self.plan.rows(self.corpus, session)
-        tree = compile_tree(self.corpus, session, rows, config.shape, tools=config.tool_messages)
-        salt = f"{self.corpus.session_ids[session]}/{number}"
-        live = LiveTree(tree, number, self.book, config.salt, salt, config.share_head, config.server_block)
-        live.render(tree.steps[0])
+        tree = compile_tree(self.corpus, session, rows, config.shape, config.tree_rules)
+        scenario, name = config.scenario, self.corpus.session_ids[session]
+        if scenario.start_max > 0 and start < config.selection.concurrency and not self._open:
+            tree = start_at(tree, start_share(scenario.seed, name, start, scenario.start_min, scenario.start_max))
+        live = LiveTree(
+            tree,
+            number,
+            self.book,
+            config.salt,
+            f"{name}/{number}",
+            scenario.shared_prefix,
+            config.server_block,
+        )
+        first = tree.start.primers[0] if tree.start is not None and tree.start.primers else 0
+        if tree.start is None or tree.start.primers:
+            live.render(tree.steps[first])
         return live
 
     def _prepare_next(self) -> None:
@@ -184,8 +218,8 @@ class Worker:
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Send(slot, step, due_ns):
-                self._send(slot, step, due_ns)
+            case Send():
+                self._send(command)
             case WakeAt(at_ns):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -195,6 +229,8 @@ class Worker:
                 self.progress.trees_live += 1
             case TreeEnded():
                 self._tree_ended(command)
+            case Warm(first_ns):
+                emit({"warm": first_ns})
             case Done():
                 self.over.set()
 
@@ -208,6 +244,7 @@ class Worker:
             pass_=live.number,
             slot=ended.slot,
             end=int(ended.end),
+            partial=int(live.tree.start is not None),
             planned_requests=len(live.tree.steps),
             sent_requests=ended.sent,
             started_ns=ended.started_ns,
@@ -216,16 +253,17 @@ class Worker:
         self.progress.trees_live -= 1
         self.progress.trees_ended += 1
 
-    def _send(self, slot: int, index: int, due_ns: int) -> None:
-        live = self._trees[slot]
-        step = live.tree.steps[index]
+    def _send(self, send: Send) -> None:
+        live = self._trees[send.slot]
+        step = live.tree.steps[send.step]
         theory = live.theoretical_cached(step)
         conversation = live.render(step)
-        stream = ChatStream(step.output_tokens if self.config.body.forces_length else None)
-        sent = Sent(self._seq, slot, live, step, due_ns, theory)
+        tokens = step.output_tokens if send.phase is Phase.STEADY else 1
+        stream = ChatStream(tokens if self.config.body.forces_length else None)
+        sent = Sent(self._seq, send.slot, live, step, send.due_ns, theory, send.phase, send.primer, tokens)
         self._seq += 1
         request_id = f"{self.config.run_id}-{self.config.worker}-{sent.seq}"
-        parts = (self._body_head, memoryview(conversation), self.config.body.tail(step.output_tokens))
+        parts = (self._body_head, memoryview(conversation), self.config.body.tail(tokens))
         exchange = Exchange(stream, self._answered, sent)
         self.progress.in_flight += 1
         self.transport.send(self._head, request_id, parts, exchange)
@@ -261,16 +299,21 @@ class Worker:
             outcome = Outcome.OVERFLOW
         elif status is Status.HTTP_ERROR and exchange.http_status in REFUSALS:
             outcome = Outcome.REFUSED
-        sent.live.finished(sent.step)
+        if not sent.primer:
+            sent.live.finished(sent.step)
+        if sent.phase is Phase.WARMUP and status not in (Status.OK, Status.CANCELLED):
+            self.progress.warmup_failed += 1
+            self.stop()
         # From the answer's end, not from now: what the client takes in between shows as send lag.
-        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, exchange.done_ns - self._t0))
+        ended = exchange.done_ns - self._t0
+        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, ended, primer=sent.primer))
 
     def _abort_on_failures(self) -> None:
         """The public rule: past a floor of finished requests, a failure ratio above the limit ends the run."""
         progress = self.progress
-        if self._stopping or progress.finished < max(len(self.slots), 10):
+        if self._stopping or progress.finished < max(self.config.selection.concurrency, 10):
             return
-        if progress.failed / progress.finished > self.config.error_rate_limit:
+        if progress.failed / progress.finished > self.config.scenario.failed_limit:
             progress.failing = True
             self.stop()
 
@@ -346,6 +389,8 @@ async def _listen(reader: asyncio.StreamReader, worker: Worker) -> None:
         match line.decode().split():
             case ["go", t0]:
                 worker.begin(int(t0))
+            case ["measure", at, first]:
+                worker.measure(int(at), int(first))
             case ["stop"]:
                 worker.stop()
             case ["abort"]:

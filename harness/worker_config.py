@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 
 from replay.body import BodyFormat
+from replay.causes import TreeRules
 from replay.chat_shape import ChatShape
 from replay.corpus import Corpus
 from replay.endpoint import Endpoint, Limits
 from replay.plan import Selection
+from replay.scenario import Scenario
 from replay.scheduler import Pacing
 
 
@@ -30,14 +32,21 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True):
     shape: ChatShape
     words: tuple[str, ...]
     salt: str
-    share_head: bool
-    tool_messages: bool
     server_block: int | None
-    pacing: Pacing
+    scenario: Scenario
     selection: Selection
-    duration_s: float | None
-    drain_s: float
-    error_rate_limit: float
+
+    @property
+    def pacing(self) -> Pacing:
+        """The scenario's pauses, as the scheduler takes them."""
+        rules = self.scenario
+        return Pacing(rules.time_scale, rules.tree_idle_cap_s, rules.system_idle_cap_s, rules.warmup_requests)
+
+    @property
+    def tree_rules(self) -> TreeRules:
+        """The scenario's rules that shape a tree."""
+        rules = self.scenario
+        return TreeRules(rules.messages == "tools", rules.flat_agents, rules.cross_stream_order, rules.human_pauses)
 
 
 def share_plan(plan_dir: Path, corpus: Corpus, order: np.ndarray, kept: np.ndarray) -> None:

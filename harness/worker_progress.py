@@ -24,6 +24,7 @@ class Progress(msgspec.Struct):
     cached_tokens: int = 0
     cached_of: int = 0
     drain_cancelled: int = 0
+    warmup_failed: int = 0
     failing: bool = False
     disk_full: bool = False
     address: str = ""

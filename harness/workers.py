@@ -25,9 +25,12 @@ class WorkerDied(Exception):
 class WorkerPool:
     """Worker processes in their own process session, so that the terminal's Ctrl-C reaches only the parent."""
 
-    def __init__(self, configs: list[WorkerConfig], on_progress: ProgressHandler) -> None:
+    def __init__(
+        self, configs: list[WorkerConfig], on_progress: ProgressHandler, on_warm: Callable[[int], None]
+    ) -> None:
         self._configs = configs
         self._on_progress = on_progress
+        self._on_warm = on_warm
         self._processes: list[asyncio.subprocess.Process] = []
         self._done: set[int] = set()
 
@@ -72,6 +75,8 @@ class WorkerPool:
         while (message := await self._next_message(worker)) is not None:
             if "progress" in message:
                 self._on_progress(worker, message["progress"])
+            elif "warm" in message:
+                self._on_warm(int(message["warm"]))
             elif "done" in message:
                 self._done.add(worker)
         await self._processes[worker].wait()

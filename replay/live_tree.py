@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replay.prefix import SeenBlocks, common_blocks
 from replay.prompt import Conversation, TreeText
-from replay.tree import Step, Tree
+from replay.tree_types import Step, Tree
 from replay.words import Phrasebook
 
 
@@ -20,21 +20,23 @@ class LiveTree:
         book: Phrasebook,
         run_salt: str,
         tree_salt: str,
-        share_head: bool,
+        shared_prefix: str,
         server_block: int | None,
     ) -> None:
         self.tree = tree
         self.number = number
         """How often the corpus had been gone through before (`pass` in the records)."""
         self.granularity = server_block or tree.steps[0].block_size
-        self._text = TreeText(book, tree, run_salt, tree_salt, share_head=share_head)
-        self._share_head = share_head
+        self._text = TreeText(book, tree, run_salt, tree_salt, shared=shared_prefix)
+        self._share_head = shared_prefix != "none"
         self._seen = SeenBlocks()
         self._sent: set[int] = set()
         self._conversations: dict[int, Conversation] = {}
         self._left: dict[int, int] = {}
+        past = tree.start.done if tree.start is not None else frozenset()
         for step in tree.steps:
-            self._left[step.lane] = self._left.get(step.lane, 0) + 1
+            if step.index not in past:
+                self._left[step.lane] = self._left.get(step.lane, 0) + 1
 
     def theoretical_cached(self, step: Step) -> int:
         """Tokens of this prompt that an infinite prefix cache would serve, given what this tree really sent before.
@@ -46,7 +48,7 @@ class LiveTree:
         tokens = blocks * step.block_size
         if step.extends in self._sent:
             tokens = max(tokens, self.tree.steps[step.extends].input_tokens)
-        self._seen.add(step.runs, step.whole_blocks, step.index)
+        self._seen.add(step.runs, step.whole_blocks, 0)
         self._sent.add(step.index)
         tokens = min(tokens, step.input_tokens - 1)
         return tokens // self.granularity * self.granularity

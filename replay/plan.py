@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from replay.corpus import Corpus
+from replay.scenario import Scenario
 from results.errors import UserError
 
 
@@ -23,9 +24,21 @@ class Selection:
     concurrency: int
     seed: int = 42
     max_context: int | None = None
-    """Prompt plus answer; a lane ends before its first request beyond it. None: no limit."""
+    """Prompt plus answer; what becomes of requests beyond it is `overlong`. None: no limit."""
     sessions: int | None = None
     """End after this many trees; None: go round until the duration is over."""
+    overlong: str = "end"
+    """`skip`: such a request is left out alone; `end`: its lane ends there; `fail`: nothing is sent at all."""
+    order: str = "shuffled"
+    """Of the sessions: `shuffled` by the seed, or `sequential` as in the corpus."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, max_context: int | None = None) -> Selection:
+        """What `scenario` selects, within the model's `max_context` where that is shorter."""
+        limits = [limit for limit in (scenario.max_context, max_context) if limit is not None]
+        live = max([scenario.concurrency, *(stage.concurrency for stage in scenario.stages)])
+        limit = min(limits, default=None)
+        return cls(live, scenario.seed, limit, scenario.sessions, scenario.overlong, scenario.order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +80,8 @@ def make_plan(corpus: Corpus, selection: Selection) -> Plan:
     kept = np.ones(len(corpus.turn), dtype=bool)
     dropped: dict[str, int] = {}
     if selection.max_context is not None:
-        kept = _within_context(corpus, selection.max_context)
-        dropped["requests beyond the context limit (their lane ends there)"] = int((~kept).sum())
+        kept, reason = _within_context(corpus, selection)
+        dropped[reason] = int((~kept).sum())
     per_session = np.add.reduceat(kept, corpus.session_row[:-1]) if len(kept) else np.zeros(0, int)
     order = np.flatnonzero(per_session)
     if len(order) < len(per_session):
@@ -78,7 +91,8 @@ def make_plan(corpus: Corpus, selection: Selection) -> Plan:
             f"no session of the corpus fits --max-context {selection.max_context}",
             remedy="raise it, or choose another corpus",
         )
-    order = np.random.default_rng(selection.seed).permutation(order)
+    if selection.order == "shuffled":
+        order = np.random.default_rng(selection.seed).permutation(order)
     if selection.sessions is not None:
         used = np.zeros(len(per_session), dtype=bool)
         used[order[: selection.sessions]] = True
@@ -97,18 +111,42 @@ def make_plan(corpus: Corpus, selection: Selection) -> Plan:
     )
 
 
-def _within_context(corpus: Corpus, limit: int) -> np.ndarray:
-    """Rows before the first over-long request of their lane, in lanes whose spawning turn is kept too."""
+def _within_context(corpus: Corpus, selection: Selection) -> tuple[np.ndarray, str]:
+    """The rows that may be sent by the policy for over-long requests, and what became of the others."""
+    limit = selection.max_context
+    assert limit is not None
     fits = corpus.input_tokens + corpus.output_tokens <= limit
+    if selection.overlong == "fail" and not fits.all():
+        raise UserError(
+            f"{int((~fits).sum())} requests of the corpus are longer than {limit:,} tokens (--overlong fail)",
+            remedy="choose --overlong skip or end, or a model with a longer context",
+        )
+    if selection.overlong == "skip":
+        kept = fits.copy()
+        reason = "requests beyond the context limit (they alone)"
+    else:
+        kept = _before_first_overlong(corpus, fits)
+        reason = "requests beyond the context limit (their lane ends there)"
+    session, starts = _lanes(corpus)
+    _drop_orphans(corpus, session, starts, kept)
+    return kept, reason
+
+
+def _lanes(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+    """Session of every row, and the first row of every lane."""
     session = np.repeat(np.arange(len(corpus.session_ids)), np.diff(corpus.session_row))
-    new_lane = np.ones(len(fits), dtype=bool)
+    new_lane = np.ones(len(corpus.lane), dtype=bool)
     new_lane[1:] = (session[1:] != session[:-1]) | (corpus.lane[1:] != corpus.lane[:-1])
-    lane_of = np.cumsum(new_lane) - 1
-    starts = np.flatnonzero(new_lane)
+    return session, np.flatnonzero(new_lane)
+
+
+def _before_first_overlong(corpus: Corpus, fits: np.ndarray) -> np.ndarray:
+    """Rows before the first over-long request of their lane."""
+    _, starts = _lanes(corpus)
+    lane_of = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(fits))))
     over = np.cumsum(~fits)
     before = np.concatenate([[0], over])[starts]
     kept: np.ndarray = over - before[lane_of] == 0
-    _drop_orphans(corpus, session, starts, kept)
     return kept
 
 
@@ -121,7 +159,7 @@ def _drop_orphans(corpus: Corpus, session: np.ndarray, starts: np.ndarray, kept:
         first, last = (int(row) for row in corpus.session_row[session[low] : session[low] + 2])
         parent = corpus.lane[first:last] == corpus.parent_lane[low]
         spawn = parent & (corpus.turn[first:last] == corpus.spawn_turn[low])
-        if not (spawn & kept[first:last]).any():
+        if spawn.any() and not (spawn & kept[first:last]).any():
             kept[low:high] = False
 
 

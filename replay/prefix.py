@@ -42,32 +42,41 @@ def block_at(runs: Runs, position: int) -> int | None:
 
 
 class SeenBlocks:
-    """Blocks that were part of an earlier prompt: an infinite prefix cache's content, kept as intervals of ids."""
+    """Blocks that were part of an earlier prompt: an infinite prefix cache's content, kept as intervals of ids.
 
-    __slots__ = ("_ends", "_owners", "_positions", "_starts")
+    Coverage and ownership are separate: a lane's hundred turns are one interval to walk, with a hundred owners to
+    look one up in.
+    """
+
+    __slots__ = ("_ends", "_owned_from", "_owners", "_positions", "_starts")
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._positions: list[int] = []
+        self._owned_from: list[int] = []
+        """Ids from which on the owner of the same index owns, as far as ids are known at all; ascending."""
         self._owners: list[int] = []
 
     def prefix(self, runs: Runs, limit: int) -> tuple[int, int]:
         """Leading blocks of `runs` (at most `limit`) that were seen, and who introduced the last of them (or -1)."""
-        position, owner = 0, -1
+        position, last = 0, -1
         for first, count in runs:
             end = first + min(count, limit - position)
             while first < end:
                 k = bisect_right(self._starts, first) - 1
                 if k < 0 or first >= self._ends[k] or self._positions[k] + first - self._starts[k] != position:
-                    return position, owner
+                    return position, self._owner(last)
                 step = min(end, self._ends[k]) - first
-                owner = self._owners[k]
                 position += step
                 first += step
+                last = first - 1
             if position >= limit:
                 break
-        return position, owner
+        return position, self._owner(last)
+
+    def _owner(self, block: int) -> int:
+        return self._owners[bisect_right(self._owned_from, block) - 1] if block >= 0 else -1
 
     def add(self, runs: Runs, limit: int, owner: int) -> None:
         """Remember the first `limit` blocks of `runs`; blocks already known keep their first owner."""
@@ -88,16 +97,12 @@ class SeenBlocks:
                 break
 
     def _insert(self, k: int, start: int, end: int, position: int, owner: int) -> None:
-        grows = (
-            k >= 0
-            and self._ends[k] == start
-            and self._owners[k] == owner
-            and self._positions[k] + start - self._starts[k] == position
-        )
-        if grows:
+        place = bisect_right(self._owned_from, start)
+        self._owned_from.insert(place, start)
+        self._owners.insert(place, owner)
+        if k >= 0 and self._ends[k] == start and self._positions[k] + start - self._starts[k] == position:
             self._ends[k] = end
             return
         self._starts.insert(k + 1, start)
         self._ends.insert(k + 1, end)
         self._positions.insert(k + 1, position)
-        self._owners.insert(k + 1, owner)

@@ -18,18 +18,19 @@ from replay.words import Phrasebook, block_keys, salt64
 
 
 class TreeText:
-    """The words of one session tree. Trees get different words, but for the head that the trace says they share."""
+    """The words of one session tree. Trees get different words, but for the head that they share by the rules."""
 
     __slots__ = ("_head_ids", "_head_keys", "_salt", "_tail_salt", "book", "tree")
 
-    def __init__(self, book: Phrasebook, tree: Tree, run_salt: str, tree_salt: str, *, share_head: bool) -> None:
+    def __init__(self, book: Phrasebook, tree: Tree, run_salt: str, tree_salt: str, *, shared: str) -> None:
+        """`shared`: sessions have heads in common where their sizes are equal (`trace`), always (`all`), or `none`."""
         self.book = book
         self.tree = tree
         self._salt = salt64(run_salt, tree_salt)
         self._tail_salt = salt64(run_salt, tree_salt, "tail")
-        blocks = tree.head_blocks if share_head else 0
+        blocks = 0 if shared == "none" else tree.head_blocks
         self._head_ids = expand(tree.head_runs, 0, blocks)
-        head_salt = salt64(run_salt, "head", *tree.head_key)
+        head_salt = salt64(run_salt, "head", *(tree.head_key if shared == "trace" else ()))
         self._head_keys = block_keys(head_salt, np.arange(blocks, dtype=np.int64))
 
     def words(self, step: Step, first: int, end: int) -> bytes:

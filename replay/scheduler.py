@@ -1,23 +1,27 @@
-"""Who sends what when: a closed loop over N live session trees, free of sockets and clocks.
+"""Who sends what when, free of sockets and clocks.
 
 Events go in with the present time, commands come out. The same scheduler drives a live run and a run in virtual time.
 All times are integer nanoseconds on one clock.
 
-A slot holds one live tree. A step is *waiting* until all its causes have ended, then *due* after its recorded delay
-(counted from the live end of the last cause), then *in flight*, then *ended*. A tree is over when all its steps have
-ended; only then does its slot take the next tree. After `stop` nothing is sent any more: waiting and due steps are
-dropped at once, whatever they wait for, and each tree ends with its last answer.
+A slot holds one live tree. A step is *waiting* until all its causes have ended, then *due* (its recorded delay after
+the live end of its anchor, and not before its other causes ended), then *in flight*, then *ended*. A tree is over when
+all its steps have ended; only then does its slot take the next tree. After `stop` nothing is sent any more: waiting and
+due steps are dropped at once, whatever they wait for, and each tree ends with its last answer.
+
+Phases. With a warm-up every slot first sends the primers of its tree, then a number of further steps without pauses,
+and then holds. When all slots hold, the scheduler says `Warm`; the run goes on with `measure`, which sets every held
+step due at its recorded distance. Without a warm-up the measured part begins with `start`.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from replay.tree import Tree
-from results.records import TreeEnd
+from replay.tree_types import Start, Step, Tree
+from results.records import Phase, TreeEnd
 
 
 class Outcome(Enum):
@@ -37,6 +41,9 @@ class Send:
     slot: int
     step: int
     due_ns: int
+    phase: Phase = Phase.STEADY
+    primer: bool = False
+    """A step of the past, sent once more for one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +74,18 @@ class WakeAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Warm:
+    """Every slot has been warmed; `first_ns` is the shortest distance at which a held step would follow."""
+
+    first_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Nothing is live and nothing will be."""
 
 
-Command = Send | TreeStarted | TreeEnded | WakeAt | Done
+Command = Send | TreeStarted | TreeEnded | WakeAt | Warm | Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ class Pacing:
     """Longest pause of a tree of which nothing is in flight; its timers are moved up together."""
     system_idle_cap_s: float | None = 10.0
     """Longest time in which nothing at all is in flight; every timer is moved up together."""
+    warmup_steps: int = 0
+    """Steps per slot after the primers and before the measured part."""
 
 
 @dataclass(slots=True)
@@ -97,24 +113,59 @@ class _Live:
     sent: int = 0
     timers: dict[int, int] = field(default_factory=dict)
     """Due steps: step -> due_ns."""
+    ready: dict[int, int] = field(default_factory=dict)
+    """Steps that still wait: step -> earliest due_ns by the causes that have ended."""
+    held: dict[int, int] = field(default_factory=dict)
+    """Steps that only wait for the measured part: step -> distance from its beginning."""
+    primers: int = 0
+    """Primers not yet ended."""
+    reached_s: float = 0.0
+    """Recorded time up to which the tree has come in the warm-up."""
     end: TreeEnd | None = None
+
+
+def _from_the_past(tree: Tree, step: Step) -> bool:
+    """Whether what the step's pause counts from lies before the tree's start."""
+    return tree.start is not None and (step.anchor < 0 or step.anchor in tree.start.done)
+
+
+def closed_loop(slots: Iterable[int], ramp_ns: int, concurrency: int) -> Iterator[tuple[int, int]]:
+    """(slot, start) of a closed loop's first trees: spread evenly over the ramp."""
+    for slot in slots:
+        yield slot, ramp_ns * slot // max(1, concurrency)
 
 
 class Scheduler:
     """Deterministic: the same events give the same commands."""
 
-    def __init__(self, slots: list[int], next_tree: Callable[[int], Tree | None], pacing: Pacing) -> None:
-        """`slots` are the slot numbers to fill; `next_tree(slot)` gives the next tree or None when there is none."""
-        self._slots = slots
+    def __init__(
+        self,
+        arrivals: Iterable[tuple[int, int]],
+        next_tree: Callable[[int], Tree | None],
+        pacing: Pacing,
+        *,
+        refill: Callable[[int, int], bool] = lambda slot, now: True,
+        warm_up: bool = False,
+    ) -> None:
+        """`arrivals` are (slot, ns after the start) by time; `next_tree(slot)` gives a tree, None when there is none.
+
+        `refill(slot, now)` says whether a slot whose tree is over takes another.
+        """
+        self._arrivals = iter(arrivals)
+        self._arrival: tuple[int, int] | None = None
         self._next_tree = next_tree
         self._pacing = pacing
+        self._refill = refill
+        self._phase = Phase.WARMUP if warm_up else Phase.STEADY
         self._live: dict[int, _Live] = {}
         self._heap: list[tuple[int, int, int, int]] = []
+        self._budget: dict[int, int] = {}
         self._stopped = False
         self._in_flight = 0
         self._epoch = 0
+        self._origin = 0
         self._woken_for = -1
-        self._done = False
+        self._done = self._said_warm = False
 
     @property
     def live(self) -> int:
@@ -127,10 +178,13 @@ class Scheduler:
         return self._in_flight
 
     def start(self, now: int) -> list[Command]:
-        """Fill every slot."""
+        """Fill the slots, each at its time; in a warm-up all at once."""
+        self._origin = now
+        self._arrival = next(self._arrivals, None)
         out: list[Command] = []
-        for slot in self._slots:
-            self._fill(slot, now, out)
+        if self._phase is Phase.WARMUP:
+            self._take_arrivals(now, out)
+            self._prime(now)
         return self._settle(now, out)
 
     def wake(self, now: int) -> list[Command]:
@@ -138,31 +192,42 @@ class Scheduler:
         self._woken_for = -1
         return self._settle(now, [])
 
-    def ended(self, slot: int, step: int, outcome: Outcome, now: int) -> list[Command]:
+    def measure(self, now: int, first_ns: int) -> list[Command]:
+        """The measured part begins: held steps are due at their distance less `first_ns`, the least of all."""
+        self._phase = Phase.STEADY
+        for slot, live in self._live.items():
+            for step, distance in live.held.items():
+                self._arm(slot, live, step, now + max(0, distance - first_ns))
+            live.held.clear()
+            for step, ready in live.ready.items():
+                live.ready[step] = now + ready  # kept as distances during the warm-up
+        return self._settle(now, [])
+
+    def ended(self, slot: int, step: int, outcome: Outcome, now: int, *, primer: bool = False) -> list[Command]:
         """The answer to `step` is over (well or badly)."""
         out: list[Command] = []
         live = self._live[slot]
         live.in_flight -= 1
-        live.left -= 1
         self._in_flight -= 1
+        if primer:
+            live.primers -= 1
+        else:
+            live.left -= 1
         if outcome is not Outcome.CONTINUE:
             live.end = TreeEnd.OVERFLOW if outcome is Outcome.OVERFLOW else TreeEnd.FAILED
             self._drop_timers(live)
-        elif live.end is None and not self._stopped:
-            for index in live.tree.dependents[step]:
-                live.waiting_for[index] -= 1
-                if live.waiting_for[index] == 0:
-                    delay = live.tree.steps[index].delay_s * self._pacing.time_scale
-                    self._arm(slot, live, index, now + round(delay * 1e9))
+        elif not primer and live.end is None and not self._stopped:
+            self._release(slot, live, step, now)
         if live.in_flight == 0 and (live.left == 0 or live.end is not None or self._stopped):
             self._close(slot, live, now, out)
-        elif live.in_flight == 0:
+        elif live.in_flight == 0 and self._phase is Phase.STEADY:
             self._cap_tree(slot, live, now)
         return self._settle(now, out)
 
     def stop(self, now: int) -> list[Command]:
         """Send nothing more; trees of which nothing is in flight end at once."""
         self._stopped = True
+        self._arrival = None
         out: list[Command] = []
         for slot, live in list(self._live.items()):
             self._drop_timers(live)
@@ -170,30 +235,76 @@ class Scheduler:
                 self._close(slot, live, now, out)
         return self._settle(now, out)
 
+    # trees
+
     def _fill(self, slot: int, now: int, out: list[Command]) -> None:
         tree = None if self._stopped else self._next_tree(slot)
         if tree is None:
             return
         self._epoch += 1
-        waiting_for = [len(step.after) for step in tree.steps]
-        live = _Live(tree, now, waiting_for, len(tree.steps), self._epoch)
+        live = _Live(tree, now, [len(step.after) for step in tree.steps], len(tree.steps), self._epoch)
         self._live[slot] = live
         out.append(TreeStarted(slot, tree, now))
+        if tree.start is not None:
+            self._skip_past(live, tree.start)
         for step in tree.steps:
-            if not step.after:
-                self._arm(slot, live, step.index, now)
+            if tree.start is not None and step.index in tree.start.done:
+                continue
+            past = _from_the_past(tree, step)
+            if not live.waiting_for[step.index]:
+                delay = max(0.0, step.start_s - live.reached_s) if past else step.delay_s
+                self._make_due(slot, live, step.index, now, self._scaled(delay))
+            elif past:  # its anchor is over already, a barrier is not
+                base = now if self._phase is Phase.STEADY else 0
+                live.ready[step.index] = base + self._scaled(max(0.0, step.start_s - live.reached_s))
 
-    def _arm(self, slot: int, live: _Live, step: int, due_ns: int) -> None:
-        live.timers[step] = due_ns
-        heapq.heappush(self._heap, (due_ns, slot, step, live.epoch))
+    def _skip_past(self, live: _Live, start: Start) -> None:
+        live.reached_s = start.moment_s
+        live.left -= len(start.done)
+        for index in start.done:
+            for dependent in live.tree.dependents[index]:
+                live.waiting_for[dependent] -= 1
 
-    def _drop_timers(self, live: _Live) -> None:
-        live.timers.clear()
-        self._renew(live)
+    def _prime(self, now: int) -> None:
+        """Send each stream's last past step so that the moments of all trees meet at one time."""
+        cap = self._pacing.system_idle_cap_s
+        leads: list[tuple[float, int, _Live, int]] = []
+        for slot, live in self._live.items():
+            start = live.tree.start
+            for index in start.primers if start is not None else ():
+                assert start is not None
+                lead = start.moment_s - live.tree.steps[index].start_s
+                leads.append((lead if cap is None else min(cap, lead), slot, live, index))
+        longest = max((lead for lead, *_ in leads), default=0.0)
+        for lead, slot, live, index in leads:
+            live.primers += 1
+            self._arm(slot, live, ~index, now + round((longest - lead) * 1e9))
 
-    def _renew(self, live: _Live) -> None:
-        self._epoch += 1
-        live.epoch = self._epoch
+    def _release(self, slot: int, live: _Live, step: int, now: int) -> None:
+        """A step has ended: its dependents wait for one thing less."""
+        live.reached_s = max(live.reached_s, live.tree.steps[step].end_s)
+        measured = self._phase is Phase.STEADY
+        for index in live.tree.dependents[step]:
+            live.waiting_for[index] -= 1
+            dependent = live.tree.steps[index]
+            delay = self._scaled(dependent.delay_s) if dependent.anchor == step else 0
+            # In the warm-up pauses are not slept but kept as distances from the measured part's beginning.
+            due = max(live.ready.pop(index, 0), (now if measured else 0) + delay)
+            if live.waiting_for[index]:
+                live.ready[index] = due
+            elif measured:
+                self._arm(slot, live, index, max(due, now))
+            else:
+                live.held[index] = due
+
+    def _make_due(self, slot: int, live: _Live, step: int, now: int, delay_ns: int) -> None:
+        if self._phase is Phase.STEADY:
+            self._arm(slot, live, step, now + delay_ns)
+        else:
+            live.held[step] = delay_ns
+
+    def _scaled(self, seconds: float) -> int:
+        return round(seconds * self._pacing.time_scale * 1e9)
 
     def _close(self, slot: int, live: _Live, now: int, out: list[Command]) -> None:
         del self._live[slot]
@@ -201,33 +312,90 @@ class Scheduler:
         if end is None:
             end = TreeEnd.COMPLETED if live.left == 0 else TreeEnd.CUT_OFF
         out.append(TreeEnded(slot, end, live.started_ns, now, live.sent))
-        self._fill(slot, now, out)
+        if self._refill(slot, now):
+            self._fill(slot, now, out)
+
+    # timers
+
+    def _arm(self, slot: int, live: _Live, step: int, due_ns: int) -> None:
+        live.timers[step] = due_ns
+        heapq.heappush(self._heap, (due_ns, slot, step, live.epoch))
+
+    def _drop_timers(self, live: _Live) -> None:
+        live.timers.clear()
+        live.held.clear()
+        self._epoch += 1
+        live.epoch = self._epoch
 
     def _settle(self, now: int, out: list[Command]) -> list[Command]:
-        """Send what is due, apply the idle caps, ask for the next wake-up."""
+        """Start what arrives, send what is due, apply the idle caps, ask for the next wake-up."""
+        self._take_arrivals(now, out)
         self._send_due(now, out)
-        if self._cap_system(now):
+        if self._phase is Phase.WARMUP:
+            self._warm(now, out)
+        elif self._cap_system(now):
             self._send_due(now, out)
-        if not self._live:
+        if not self._live and self._arrival is None:
             if not self._done:
                 self._done = True
                 out.append(Done())
             return out
         due = self._next_due()
+        if self._arrival is not None:
+            at = self._origin + self._arrival[1]
+            due = at if due is None else min(due, at)
         if due is not None and due != self._woken_for:
             self._woken_for = due
             out.append(WakeAt(due))
         return out
+
+    def _take_arrivals(self, now: int, out: list[Command]) -> None:
+        while self._arrival is not None:
+            slot, after = self._arrival
+            if self._phase is not Phase.WARMUP and self._origin + after > now:
+                return
+            self._arrival = next(self._arrivals, None)
+            if slot not in self._live:  # a stage that grows again may find the slot's old tree still there
+                self._fill(slot, now if self._phase is Phase.WARMUP else self._origin + after, out)
 
     def _send_due(self, now: int, out: list[Command]) -> None:
         while (due := self._next_due()) is not None and due <= now:
             _, slot, step, _ = heapq.heappop(self._heap)
             live = self._live[slot]
             del live.timers[step]
-            live.in_flight += 1
-            live.sent += 1
-            self._in_flight += 1
-            out.append(Send(slot, step, due))
+            self._send(slot, live, step, due, out)
+
+    def _send(self, slot: int, live: _Live, step: int, due: int, out: list[Command]) -> None:
+        live.in_flight += 1
+        live.sent += 1
+        self._in_flight += 1
+        primer = step < 0
+        out.append(Send(slot, ~step if primer else step, due, self._phase, primer))
+
+    def _warm(self, now: int, out: list[Command]) -> None:
+        """Send what the slots' budgets allow, without pauses; say so when every slot is warm."""
+        for slot, live in self._live.items():
+            budget = self._budget.setdefault(slot, self._pacing.warmup_steps)
+            if live.primers or live.end is not None or self._stopped:
+                continue
+            for step in sorted(live.held, key=lambda step: (live.held[step], step))[:budget]:
+                del live.held[step]
+                budget -= 1
+                self._send(slot, live, step, now, out)
+            self._budget[slot] = budget
+        if self._in_flight or self._said_warm or self._stopped or any(live.timers for live in self._live.values()):
+            return
+        if self._live:
+            self._said_warm = True
+            for live in self._live.values():
+                self._flatten(live)
+            out.append(Warm(min((d for live in self._live.values() for d in live.held.values()), default=0)))
+
+    def _flatten(self, live: _Live) -> None:
+        """Streams that the warm-up did not touch keep their recorded distance to those that it moved on."""
+        for step in live.held:
+            if _from_the_past(live.tree, live.tree.steps[step]):
+                live.held[step] = self._scaled(max(0.0, live.tree.steps[step].start_s - live.reached_s))
 
     def _next_due(self) -> int | None:
         while self._heap:
@@ -237,6 +405,8 @@ class Scheduler:
                 return due
             heapq.heappop(self._heap)
         return None
+
+    # idle caps
 
     def _cap_tree(self, slot: int, live: _Live, now: int) -> None:
         """A tree has just gone idle: bound how long it stays so."""
@@ -253,7 +423,7 @@ class Scheduler:
         if cap is None or due is None or self._in_flight:
             return False
         shift = due - now - round(cap * 1e9)
-        if shift <= 0:
+        if shift <= 0 or (self._arrival is not None and self._origin + self._arrival[1] < due - shift):
             return False
         for slot, live in self._live.items():
             self._move(slot, live, shift)
@@ -261,7 +431,10 @@ class Scheduler:
 
     def _move(self, slot: int, live: _Live, shift: int) -> None:
         """Move a tree's timers up together, so that their order and distances stay."""
-        self._renew(live)
+        self._epoch += 1
+        live.epoch = self._epoch
         for step, due in live.timers.items():
             live.timers[step] = due - shift
             heapq.heappush(self._heap, (due - shift, slot, step, live.epoch))
+        for step, ready in live.ready.items():
+            live.ready[step] = ready - shift

@@ -241,13 +241,6 @@ class Transport:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def note_read(self, size: int) -> None:
-        """Count one read: the client's own load, and how much had piled up behind it."""
-        self.reads += 1
-        self.read_bytes += size
-        if size > self.backlog_max:
-            self.backlog_max = size
-
     def take_counters(self) -> dict[str, int]:
         """What happened since the last call, by the names of the client's journal row."""
         counters = {

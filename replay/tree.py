@@ -17,90 +17,32 @@ that grows over them in the next turn of the lane, so the next prompt continues 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
+from replay.causes import TreeRules, link
 from replay.chat_shape import ChatShape
 from replay.corpus import Corpus
-from replay.prefix import Runs, SeenBlocks, block_at, common_blocks
+from replay.prefix import SeenBlocks, block_at, common_blocks
+from replay.tree_types import Message, Step, Tree
+
+__all__ = ["ASSISTANT", "ASSISTANT_CALL", "SYSTEM", "TOOL", "USER", "Message", "Step", "Tree", "compile_tree"]
 
 SYSTEM, USER, ASSISTANT, ASSISTANT_CALL, TOOL = "system", "user", "assistant", "assistant_call", "tool"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a conversation; the chain through `previous` is the whole prompt. Positions are in tokens."""
-
-    previous: Message | None
-    depth: int
-    role: str
-    start: int
-    end: int
-    text_start: int
-    tape: int
-    """Index of the step whose blocks give the words [text_start, end)."""
-
-
-@dataclass(slots=True)
-class Step:
-    """One request of the tree."""
-
-    index: int
-    row: int
-    lane: int
-    turn: int
-    start_s: float
-    end_s: float
-    runs: Runs
-    whole_blocks: int
-    block_size: int
-    recorded_input: int
-    output_tokens: int
-    input_tokens: int = 0
-    """Planned: what the server is to count. Differs from the record only where the template alone is longer."""
-    tail_block: int | None = None
-    """Id that gives the words of the partial tail; None: a text of its own."""
-    after: tuple[int, ...] = ()
-    delay_s: float = 0.0
-    extends: int = -1
-    """Step whose whole prompt this one continues, -1 when none."""
-    last: Message | None = None
-
-    @property
-    def tail_tokens(self) -> int:
-        """Tokens after the last whole block."""
-        return self.recorded_input - self.whole_blocks * self.block_size
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A compiled session tree. `dependents[i]` are the steps that wait for step i."""
-
-    session: int
-    steps: tuple[Step, ...]
-    dependents: tuple[tuple[int, ...], ...]
-    head_runs: Runs
-    head_blocks: int
-    """Leading blocks (tools and system prompt) that the trace shares with other sessions of the same sizes."""
-    head_key: tuple[int, int]
-
-
-def compile_tree(corpus: Corpus, session: int, rows: Sequence[int], shape: ChatShape, *, tools: bool) -> Tree:
-    """Make the kept `rows` of a session (any order) into a tree.
-
-    `tools` sends tool results as tool messages where the template takes them. Raises ValueError on empty `rows`.
-    """
+def compile_tree(corpus: Corpus, session: int, rows: Sequence[int], shape: ChatShape, rules: TreeRules) -> Tree:
+    """Make the kept `rows` of a session (any order) into a tree. Raises ValueError on empty `rows`."""
     steps = _read_steps(corpus, rows)
     if not steps:
         raise ValueError("a tree needs at least one request")
-    _link(corpus, steps)
+    link(corpus, steps, rules)
     _resolve_tails(steps)
     system_tokens = _system_tokens(corpus, steps[0].row)
-    cutter = _Cutter(corpus, steps, shape, tools=tools and shape.tool is not None and shape.assistant_call is not None)
+    cutter = _Cutter(
+        corpus, steps, shape, tools=rules.tools and shape.tool is not None and shape.assistant_call is not None
+    )
     seen = SeenBlocks()
     for step in steps:
         cutter.cut(step, seen)
@@ -127,6 +69,7 @@ def _read_steps(corpus: Corpus, rows: Sequence[int]) -> list[Step]:
     sizes, offsets = corpus.block_size[low:high].tolist(), corpus.run_offset[low : high + 1].tolist()
     firsts = corpus.run_first[offsets[0] : offsets[-1]].tolist()
     counts = corpus.run_count[offsets[0] : offsets[-1]].tolist()
+    kinds = corpus.input_kinds[low:high].tolist()
     steps = []
     for index, row in enumerate(sorted(rows, key=lambda row: (start_s[row - low], row))):
         k = row - low
@@ -137,6 +80,7 @@ def _read_steps(corpus: Corpus, rows: Sequence[int]) -> list[Step]:
                 index=index,
                 row=row,
                 lane=lane[k],
+                recorded_lane=lane[k],
                 turn=turn[k],
                 start_s=start_s[k],
                 end_s=start_s[k] + (0.0 if math.isnan(api) else api),
@@ -145,47 +89,16 @@ def _read_steps(corpus: Corpus, rows: Sequence[int]) -> list[Step]:
                 block_size=sizes[k],
                 recorded_input=inputs[k],
                 output_tokens=max(1, outputs[k]),
+                by_human=_by_human(corpus, kinds[k]),
             )
         )
     return steps
 
 
-def _link(corpus: Corpus, steps: list[Step]) -> None:
-    """Causes and delays: the previous turn, the spawning turn, and the children that a turn joins.
-
-    The delay is what passed in the recording between the last cause's end and the start; where the recording has no
-    duration for the cause, its own think time stands in.
-    """
-    lanes: dict[int, list[Step]] = defaultdict(list)
-    for step in steps:
-        lanes[step.lane].append(step)
-    turns = {(step.lane, step.turn): step for step in steps}
-    causes: dict[int, set[int]] = defaultdict(set)
-    for lane in lanes.values():
-        lane.sort(key=lambda step: step.turn)
-        for earlier, later in pairwise(lane):
-            causes[later.index].add(earlier.index)
-        first, last = lane[0], lane[-1]
-        parent = int(corpus.parent_lane[first.row])
-        if parent >= 0:
-            spawn = turns.get((parent, int(corpus.spawn_turn[first.row])))
-            join = turns.get((parent, int(corpus.join_turn[first.row])))
-            if spawn is not None:
-                causes[first.index].add(spawn.index)
-            if join is not None:
-                causes[join.index].add(last.index)
-    for step in steps:
-        step.after = tuple(sorted(causes[step.index]))
-        if step.after:
-            step.delay_s = _delay(corpus, step, [steps[cause] for cause in step.after])
-
-
-def _delay(corpus: Corpus, step: Step, causes: list[Step]) -> float:
-    last = max(causes, key=lambda cause: cause.end_s)
-    think = float(corpus.think_s[step.row])
-    if math.isnan(float(corpus.api_s[last.row])) and not math.isnan(think):
-        return max(0.0, think)
-    return max(0.0, step.start_s - last.end_s)
+def _by_human(corpus: Corpus, kinds: int) -> bool:
+    """Whether a turn's new input is a person's: text, and no tool's result."""
+    known = corpus.input_kind_sets[kinds] if 0 <= kinds < len(corpus.input_kind_sets) else ()
+    return "text" in known and "tool_result" not in known
 
 
 def _resolve_tails(steps: list[Step]) -> None:

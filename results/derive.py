@@ -20,6 +20,8 @@ class Requests:
 
     rows: np.ndarray
     worker: np.ndarray
+    tree_theory: np.ndarray
+    """Tokens an infinite cache per tree would serve; the rows have those of one cache for the whole run."""
     ttft_s: np.ndarray
     ttft_text_s: np.ndarray
     e2e_s: np.ndarray
@@ -47,12 +49,15 @@ def derive(parts: list[WorkerJournal], header: dict[str, Any]) -> Requests:
     order = np.argsort(rows["sent_ns"], kind="stable")
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    rows, worker = with_shared_heads(rows[order], header), worker[order]
+    rows, worker = rows[order], worker[order]
+    tree_theory = rows["theoretical_cached_tokens"]
+    rows = with_shared_heads(rows, header)
     gap_row = place[gap_row]
     p50, p99, top = _gap_statistics(gaps, gap_row, len(rows))
     return Requests(
         rows,
         worker,
+        tree_theory,
         ttft_s=span(rows, "sent_ns", "first_token_ns"),
         ttft_text_s=span(rows, "sent_ns", "first_text_ns"),
         e2e_s=span(rows, "sent_ns", "last_token_ns"),
@@ -69,7 +74,8 @@ def derive(parts: list[WorkerJournal], header: dict[str, Any]) -> Requests:
 def with_shared_heads(rows: np.ndarray, header: dict[str, Any]) -> np.ndarray:
     """Raise the theoretical hits of prompts whose head another session had sent before; `rows` are in send order.
 
-    A worker knows only its own trees; which session was first over the whole run is known here.
+    A worker knows only its own trees; which session was first over the whole run is known here. Of heads of different
+    sizes (all sessions share one text) the longest sent so far is what could be cached.
     """
     heads = header.get("heads")
     which = np.flatnonzero(rows["flags"] & Flag.SHARED_HEAD)
@@ -77,13 +83,15 @@ def with_shared_heads(rows: np.ndarray, header: dict[str, Any]) -> np.ndarray:
         return rows
     key = np.asarray(heads["key"])[rows["session"][which]]
     tokens = np.asarray(heads["tokens"])[rows["session"][which]]
-    _, first, index = np.unique(key, return_index=True, return_inverse=True)
-    later = which > which[first][index]
+    before = np.zeros(len(which), dtype=np.int64)
+    for one in np.unique(key):
+        members = np.flatnonzero(key == one)
+        before[members[1:]] = np.maximum.accumulate(tokens[members])[:-1]
     block = header.get("cache_block") or 1
-    reach = np.minimum(tokens, rows["planned_input_tokens"][which] - 1) // block * block
+    reach = np.minimum(np.minimum(tokens, before), rows["planned_input_tokens"][which] - 1) // block * block
     rows = rows.copy()
     known = rows["theoretical_cached_tokens"][which]
-    rows["theoretical_cached_tokens"][which] = np.where(later, np.maximum(known, reach), known)
+    rows["theoretical_cached_tokens"][which] = np.maximum(known, reach)
     return rows
 
 

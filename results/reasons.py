@@ -11,6 +11,7 @@ _EMPTY = "nothing happened in the window"
 _OF_ANSWERS = ("latency.", "interactivity.", "tokens.", "cache.", "throughput.cached", "throughput.computed")
 _REASONS = {
     "cache.theoretical": "no answer of the steady window has both the server's prompt count and a planned prefix",
+    "cache.theoretical_tree": "no answer of the steady window has both the server's prompt count and a planned prefix",
     "cache.achieved": "the server's usage does not say cached tokens",
     **dict.fromkeys((f"cache.{k}" for k in ("device", "host", "lost_evicted", "lost_routing", "cold")), _SERVER),
     "throughput.input_tok_s": "the server's usage does not count the prompt",

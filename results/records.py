@@ -7,6 +7,7 @@ the run's start on one monotonic clock (`-1` missing).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 
 import numpy as np
@@ -138,13 +139,14 @@ TREE = np.dtype(
         ("pass", _I4),
         ("slot", _I4),
         ("end", "u1"),
+        ("partial", "u1"),
         ("planned_requests", _I4),
         ("sent_requests", _I4),
         ("started_ns", _I8),
         ("ended_ns", _I8),
     ]
 )
-"""One row per session tree replayed, written when it ends (or at the cut-off)."""
+"""One row per session tree replayed, written when it ends (or at the cut-off). `partial`: it began mid-session."""
 
 CLIENT = np.dtype(
     [
@@ -165,3 +167,13 @@ CLIENT = np.dtype(
     ]
 )
 """The worker measuring itself once a second: maxima and sums of the interval that ends at `t_ns`."""
+
+
+def lane_name(names: Sequence[str], lane: int) -> str:
+    """Name of a row's lane: the corpus' own, or `LANE:fa3` and `LANE:aux3` for agents and side calls found in it.
+
+    Lanes that the replay found in a recorded lane are numbered beyond the corpus' names: the recorded lane's number
+    plus len(names) times twice the chain's, plus one more for side calls.
+    """
+    base, k = lane % len(names), lane // len(names)
+    return names[base] if not k else f"{names[base]}:{'aux' if k % 2 else 'fa'}{k // 2}"

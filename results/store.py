@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from results.derive import Requests, as_float, busy_seconds, derive, span
 from results.errors import UserError
 from results.journal import WorkerJournal, read_journal
-from results.records import CHUNK_UNIT_NS, CLIENT, MISSING, TREE, Finish, Flag, Phase, Status, TreeEnd
+from results.records import CHUNK_UNIT_NS, CLIENT, MISSING, TREE, Finish, Flag, Phase, Status, TreeEnd, lane_name
 from results.summary import summarise, tree_index
 
 
@@ -86,6 +86,12 @@ def _named(codes: np.ndarray, names: list[str]) -> pa.Array:
     return pa.array(names, pa.string()).take(_integers(codes.astype(np.int64)))
 
 
+def _lanes(codes: np.ndarray, names: list[str]) -> pa.Array:
+    """Lane names; those of chains that the replay found go beyond the corpus' own."""
+    distinct, index = np.unique(codes, return_inverse=True)
+    return pa.array([lane_name(names, lane) for lane in distinct.tolist()], pa.string()).take(pa.array(index))
+
+
 def _enum(codes: np.ndarray, kind: Any) -> pa.Array:
     return _named(codes, [member.name.lower() for member in kind])
 
@@ -133,7 +139,7 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
         "run_id": _constant(header["run_id"], len(r)),
         "phase": _enum(r["phase"], Phase),
         "session_id": _named(r["session"], header["session_ids"]),
-        "lane_id": _named(r["lane"], header["lane_names"]),
+        "lane_id": _lanes(r["lane"], header["lane_names"]),
         "turn": _integers(r["turn"]),
         "pass": _integers(r["pass"]),
         "slot": _integers(r["slot"]),
@@ -142,6 +148,7 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
         **{name: _integers(r[name]) for name in times},
         **{name: _floats(values) for name, values in seconds.items()},
         **{name: _integers(r[name]) for name in counts},
+        "theoretical_tree_cached_tokens": _integers(requests.tree_theory),
         "finish_reason": finish,
         "http_status": _integers(r["http_status"]),
         "status": _enum(r["status"], Status),
@@ -181,6 +188,7 @@ def sessions_table(requests: Requests, trees: np.ndarray, worker: np.ndarray, he
             "started_ns": _integers(trees["started_ns"]),
             "ended_ns": _integers(trees["ended_ns"]),
             "end": _enum(trees["end"], TreeEnd),
+            "partial": pa.array(trees["partial"].astype(bool)),
             "wall_s": _floats(wall),
             "planned_requests": _integers(trees["planned_requests"]),
             "sent_requests": _integers(trees["sent_requests"]),

@@ -52,7 +52,7 @@ def summarise(
         },
         "throughput": _throughput(requests, start, end, last, header.get("num_gpus")),
         "tokens": _tokens(rows[ok]),
-        "cache": _cache(rows[ok]),
+        "cache": _cache(rows[ok], requests.tree_theory[ok]),
         "jobs": _jobs(requests, trees, start, end, seconds),
         "power": dict.fromkeys(("watts_mean", "joules", "joules_per_output_token", "joules_per_total_token", "source")),
         "client": _client(requests, clients, start, end),
@@ -71,10 +71,13 @@ def _window(header: dict[str, Any], last_ns: int) -> tuple[int, int]:
     It ends where the header says, or else with the planned duration, which is all that a killed run knows; never after
     the last event: a run that had nothing more to do was not idle, it was over.
     """
-    start = int(header.get("steady_start_ns") or 0)
+    begins = header.get("steady_start_ns", 0)
+    if begins is None:  # the warm-up was never over: nothing was measured
+        return last_ns + 1, last_ns + 1
+    start = int(begins)
     end, duration = header.get("steady_end_ns"), header.get("duration_s")
     if end is None and duration is not None:
-        end = round(duration * 1e9)
+        end = start + round(duration * 1e9)
     over = last_ns + 1 if last_ns > start else start
     return start, over if end is None else max(start, min(int(end), over))
 
@@ -157,7 +160,7 @@ def _rate(tokens: np.ndarray, seconds: float) -> float | None:
     return ratio(float(np.nansum(tokens)), seconds)
 
 
-def _cache(ok: np.ndarray) -> dict[str, float | None]:
+def _cache(ok: np.ndarray, tree_theory: np.ndarray) -> dict[str, float | None]:
     """Token-weighted shares of the input: sum of hits over sum of prompt tokens."""
     inputs, cached = as_float(ok, "input_tokens"), as_float(ok, "cached_tokens")
     theory = as_float(ok, "theoretical_cached_tokens")
@@ -166,6 +169,7 @@ def _cache(ok: np.ndarray) -> dict[str, float | None]:
     unknown: dict[str, float | None] = dict.fromkeys(("device", "host", "lost_evicted", "lost_routing", "cold"))
     return {
         "theoretical": ratio(float(theory[both].sum()), float(inputs[both].sum())),
+        "theoretical_tree": ratio(float(tree_theory[both].sum()), float(inputs[both].sum())),
         "achieved": ratio(float(cached[said].sum()), float(inputs[said].sum())),
         **unknown,
     }
@@ -186,7 +190,8 @@ def tree_index(rows: np.ndarray, trees: np.ndarray) -> np.ndarray:
 
 def _jobs(requests: Requests, trees: np.ndarray, start: int, end: int, seconds: float) -> dict[str, Any]:
     """The job's view: a job is a whole session tree, and counts only when it was finished in the window."""
-    done = (trees["end"] == TreeEnd.COMPLETED) & (trees["ended_ns"] >= start) & (trees["ended_ns"] < end)
+    whole = (trees["end"] == TreeEnd.COMPLETED) & (trees["partial"] == 0)
+    done = whole & (trees["ended_ns"] >= start) & (trees["ended_ns"] < end)
     wall = (trees["ended_ns"] - trees["started_ns"]) * 1e-9
     index = tree_index(requests.rows, trees)
     busy = busy_seconds(index, requests.rows, len(trees))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.common import app, parse_duration, parse_tokens
 from results.errors import EXIT_INVALID, UserError
+
+if TYPE_CHECKING:
+    from replay.scenario import Fixed, Stage
 
 API_KEY_VARIABLES = ("AGENTX_API_KEY", "OPENAI_API_KEY")
 
@@ -18,6 +21,8 @@ _EPILOG = (
     "[bold]Examples[/bold]\n\n"
     "agentx run --mock --duration 30s\n\n"
     "agentx run --endpoint http://127.0.0.1:8000 --corpus corpus.parquet --concurrency 16 --duration 15m\n\n"
+    "agentx run --endpoint http://127.0.0.1:8000 --scenario agentx-fast --concurrency 32\n\n"
+    "agentx run --scenario agentx --explain\n\n"
     "The API key comes from AGENTX_API_KEY or OPENAI_API_KEY (or --api-key-file), never from a flag."
 )
 
@@ -35,19 +40,50 @@ def run_command(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model name; default: the only one the server lists.")] = None,
     corpus: Annotated[Path | None, typer.Option(help="Corpus file; default: the one that ships.")] = None,
-    concurrency: Annotated[int, typer.Option(help="Live session trees.", min=1)] = 8,
+    scenario: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="The rules: closed-loop, agentx, agentx-fast, interactive, offline, fixed, or YAML.",
+        ),
+    ] = "closed-loop",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the rules in force, where each comes from, and stop.")
+    ] = False,
+    concurrency: Annotated[int | None, typer.Option(help="Live session trees.", min=1)] = None,
     duration: Annotated[
         str | None,
-        typer.Option(help="Stop sending after this long (90s, 15m, 1h); default 10m, or none with --sessions."),
+        typer.Option(help="Length of the measured part (90s, 15m, 1h); default by scenario, none with --sessions."),
     ] = None,
     sessions: Annotated[int | None, typer.Option(help="End after this many session trees.", min=1)] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Open loop: session trees that arrive in a minute (Poisson).", min=1e-6)
+    ] = None,
+    ramp: Annotated[
+        str | None, typer.Option(help="Spread the first starts over this time; default 5 ms for each tree.")
+    ] = None,
+    stages: Annotated[
+        str | None, typer.Option(metavar="N:D,...", help="Live session trees over time, such as 8:5m,16:5m,32:5m.")
+    ] = None,
+    max_request_rate: Annotated[
+        float | None, typer.Option(help="Send no more than this many requests a second.", min=1e-6)
+    ] = None,
+    max_input_rate: Annotated[
+        str | None, typer.Option(help="Send no more than this many input tokens a minute (900k).")
+    ] = None,
     max_context: Annotated[
-        str | None, typer.Option(help="Leave out requests beyond this prompt + answer (128k); a lane ends there.")
+        str | None, typer.Option(help="Requests beyond this prompt + answer (128k) are over-long.")
+    ] = None,
+    overlong: Annotated[
+        str | None,
+        typer.Option(metavar="skip|end|fail", help="Leave out an over-long request, end its lane, or do not start."),
     ] = None,
     time_scale: Annotated[
-        float, typer.Option(help="Multiplies recorded tool and think times; 0: no waiting.", min=0.0)
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Order of the sessions.")] = 42,
+        float | None, typer.Option(help="Multiplies recorded tool and think times; 0: no waiting.", min=0.0)
+    ] = None,
+    isl: Annotated[str | None, typer.Option(help="Scenario fixed: input tokens (8192).")] = None,
+    osl: Annotated[str | None, typer.Option(help="Scenario fixed: output tokens (1024).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Order, start positions and arrivals of the sessions.")] = None,
     salt: Annotated[
         str | None,
         typer.Option(help="Text salt; default: new for every run. Give the same to repeat the same prompts."),
@@ -58,15 +94,19 @@ def run_command(
         typer.Option(metavar="DIR|server|usage", help="Where token counts come from; default: server, else usage."),
     ] = None,
     messages: Annotated[
-        str, typer.Option(metavar="plain|tools", help="Tool results as user messages, or as tool messages.")
-    ] = "tools",
+        str | None, typer.Option(metavar="plain|tools", help="Tool results as user messages, or as tool messages.")
+    ] = None,
     shared_prefix: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="trace|none", help="Sessions share tools and system prompt where the trace says so, or nothing."
+            metavar="none|trace|all",
+            help="Sessions share tools and system prompt: never, where sizes are equal, always.",
         ),
-    ] = "trace",
-    drain: Annotated[str, typer.Option(help="How long answers may take to end after the last send.")] = "60s",
+    ] = None,
+    steady: Annotated[
+        str | None, typer.Option(metavar="all|auto", help="Which part of the measured time counts (auto: MSER-5).")
+    ] = None,
+    drain: Annotated[str | None, typer.Option(help="How long answers may take to end after the last send.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs"),
     chunks: Annotated[
         bool, typer.Option("--chunks", help="Keep the arrival time of every chunk (chunks.parquet).")
@@ -89,40 +129,57 @@ def run_command(
 ) -> int:
     """Replay a corpus against a live endpoint, measure, and write one run directory."""
     from hardware.engine.profiles import PROFILES
+    from harness.explain_view import print_rules
     from harness.run import RunOptions, run
     from harness.summary_view import print_summary
     from replay.endpoint import Limits
-    from replay.plan import Selection
-    from replay.scheduler import Pacing
+    from replay.scenario import load_rules
 
+    rules = load_rules(
+        scenario,
+        _given(
+            concurrency=concurrency,
+            duration_s=parse_duration(duration) if duration else None,
+            sessions=sessions,
+            arrival="poisson" if rate else None,
+            rate_per_min=rate,
+            ramp_s=parse_duration(ramp) if ramp else None,
+            stages=_stages(stages) if stages else None,
+            max_requests_per_s=max_request_rate,
+            max_input_tokens_per_min=parse_tokens(max_input_rate) if max_input_rate else None,
+            max_context=parse_tokens(max_context) if max_context else None,
+            overlong=_choice("--overlong", overlong, ("skip", "end", "fail")),
+            time_scale=time_scale,
+            fixed=_fixed(isl, osl),
+            seed=seed,
+            messages=_choice("--messages", messages, ("plain", "tools")),
+            shared_prefix=_choice("--shared-prefix", shared_prefix, ("none", "trace", "all")),
+            steady=_choice("--steady", steady, ("all", "auto")),
+            drain_s=parse_duration(drain) if drain else None,
+        )
+        | ({"duration_s": None} if sessions and not duration else {}),
+    )
+    if explain:
+        print_rules(rules, as_json=as_json)
+        return 0
     if (endpoint is None) == (mock is None):
         raise UserError("run needs one endpoint", remedy="give --endpoint URL, or --mock for the simulated one")
     if mock is not None:
         _choice("--mock", mock, tuple(PROFILES))
-    _choice("--messages", messages, ("plain", "tools"))
-    _choice("--shared-prefix", shared_prefix, ("trace", "none"))
-    seconds = parse_duration(duration) if duration else (None if sessions else 600.0)
-    if seconds == 0:
-        raise UserError("--duration 0 sends nothing", remedy="give a positive duration, or --sessions N")
     options = RunOptions(
         endpoint=endpoint,
         mock=mock,
         mock_options=("--cache-blocks", str(mock_cache_blocks)) if mock_cache_blocks else (),
         model=model,
         corpus=corpus,
-        selection=Selection(concurrency, seed, parse_tokens(max_context) if max_context else None, sessions),
-        pacing=Pacing(time_scale=time_scale),
+        rules=rules,
         limits=Limits(
             connect_s=parse_duration(connect_timeout),
             first_byte_s=parse_duration(first_byte_timeout) if first_byte_timeout else None,
             between_bytes_s=parse_duration(idle_timeout) if idle_timeout else None,
         ),
-        duration_s=seconds,
-        drain_s=parse_duration(drain),
         workers=_workers(workers),
         tokenizer=tokenizer,
-        tool_messages=messages == "tools",
-        share_head=shared_prefix == "trace",
         salt=salt,
         out=out,
         ready_timeout_s=parse_duration(ready_timeout),
@@ -138,9 +195,35 @@ def run_command(
     return 0 if finished.summary["valid"] else EXIT_INVALID
 
 
-def _choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+def _given(**options: Any) -> dict[str, Any]:
+    """The rules that were given on the command line."""
+    return {rule: value for rule, value in options.items() if value is not None}
+
+
+def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
+    if value is not None and value not in allowed:
         raise UserError(f"{option} {value}", remedy=f"choose {' or '.join(allowed)}")
+    return value
+
+
+def _stages(text: str) -> tuple[Stage, ...]:
+    from replay.scenario import Stage
+
+    stages = []
+    for part in text.split(","):
+        count, _, duration = part.strip().partition(":")
+        if not count.isdecimal() or not duration:
+            raise UserError(f"--stages {text}: {part!r}", remedy="write live:duration, such as 8:5m,16:5m")
+        stages.append(Stage(int(count), parse_duration(duration)))
+    return tuple(stages)
+
+
+def _fixed(isl: str | None, osl: str | None) -> Fixed | None:
+    from replay.scenario import Fixed
+
+    if isl is None and osl is None:
+        return None
+    return Fixed(parse_tokens(isl) if isl else Fixed.input_tokens, parse_tokens(osl) if osl else Fixed.output_tokens)
 
 
 def _workers(text: str) -> int | None:

@@ -18,7 +18,7 @@ NO_CAPS = Pacing(tree_idle_cap_s=None, system_idle_cap_s=None)
 
 def scheduler(trees: list[Tree], slots: int = 1, pacing: Pacing = NO_CAPS) -> Scheduler:
     queue = iter(trees)
-    return Scheduler(list(range(slots)), lambda slot: next(queue, None), pacing)
+    return Scheduler([(slot, 0) for slot in range(slots)], lambda slot: next(queue, None), pacing)
 
 
 def sends(commands: list[Command]) -> list[tuple[int, int, int]]:

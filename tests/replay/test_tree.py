@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replay.causes import TreeRules
 from replay.chat_shape import ChatShape
 from replay.corpus import Corpus, builtin_path
-from replay.importers import import_traces
 from replay.live_tree import LiveTree
 from replay.plan import Selection, make_plan
 from replay.tree import ASSISTANT, ASSISTANT_CALL, SYSTEM, TOOL, USER, Message, Step, common_tokens, compile_tree
@@ -37,8 +37,8 @@ def chain(step: Step) -> list[Message]:
 
 def live(corpus: Corpus, session: int, shape: ChatShape = SHAPE, *, share: bool = True, salt: str = "run") -> LiveTree:
     rows = list(range(int(corpus.session_row[session]), int(corpus.session_row[session + 1])))
-    tree = compile_tree(corpus, session, rows, shape, tools=True)
-    return LiveTree(tree, 0, BOOK, salt, f"{corpus.session_ids[session]}/0", share, None)
+    tree = compile_tree(corpus, session, rows, shape, TreeRules())
+    return LiveTree(tree, 0, BOOK, salt, f"{corpus.session_ids[session]}/0", "trace" if share else "none", None)
 
 
 def messages(body: bytes | bytearray) -> list[dict[str, Any]]:
@@ -83,16 +83,6 @@ def test_every_session_of_the_shipped_corpus() -> None:
     for session in range(len(corpus.session_ids)):
         for shape in (SHAPE, NO_TOOLS):
             check_session(corpus, session, shape)
-
-
-@pytest.fixture(scope="module")
-def weka(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    source = shared / "data" / "weka" / "weka-traces.tar.zst"
-    if not source.is_file():
-        pytest.skip(f"no recorded corpus at {source}")
-    output = tmp_path_factory.mktemp("weka") / "corpus.parquet"
-    import_traces(source, output, format_name="weka", strict=True)
-    return Corpus.load(output)
 
 
 def test_sessions_of_a_real_corpus(weka: Corpus) -> None:
@@ -279,7 +269,9 @@ def test_fan_out_and_join_follow_the_recording(tmp_path: Path) -> None:
     assert by_place["a1", 0].after == (by_place["main", 0].index,)
     assert by_place["a1", 0].delay_s == pytest.approx(1.0)
     assert set(by_place["main", 2].after) == {by_place["main", 1].index, by_place["a1", 1].index}
-    assert by_place["main", 2].delay_s == pytest.approx(18.0)  # after the child's end at 12 s
+    # Its pause counts from its own lane's turn (that ended at 6 s); the child is a barrier without a pause.
+    assert by_place["main", 2].anchor == by_place["main", 1].index
+    assert by_place["main", 2].delay_s == pytest.approx(24.0)
     assert by_place["main", 1].after == (by_place["main", 0].index,)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from replay.tree import Step, Tree
+from replay.tree_types import Step, Tree
 
 
 def make_tree(causes: Sequence[Sequence[int]], delays: Sequence[float] | None = None, session: int = 0) -> Tree:
-    """A tree whose step i waits for `causes[i]` and then for `delays[i]` seconds."""
+    """A tree whose step i waits for `causes[i]` and is due `delays[i]` seconds after the last of them by number."""
     steps = [
         Step(
             index=i,
@@ -23,6 +23,7 @@ def make_tree(causes: Sequence[Sequence[int]], delays: Sequence[float] | None = 
             recorded_input=64,
             output_tokens=1,
             input_tokens=64,
+            anchor=max(after, default=-1),
             after=tuple(after),
             delay_s=delays[i] if delays else 0.0,
         )

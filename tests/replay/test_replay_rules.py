@@ -1,0 +1,247 @@
+"""The rules over whole corpora, in virtual time: every plan ends, nothing comes before its causes, nothing hangs."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from replay.causes import TreeRules
+from replay.chat_shape import ChatShape
+from replay.corpus import Corpus, builtin_path
+from replay.scheduler import Done, Outcome, Pacing, Scheduler, Send, TreeEnded, TreeStarted, WakeAt, Warm
+from replay.start import start_at, start_share
+from replay.tree import compile_tree
+from replay.tree_types import Tree
+from results.records import Phase, TreeEnd
+from tests.replay.corpora import row, write_corpus
+
+S = 1_000_000_000
+RULES = TreeRules(flat_agents=True)
+
+
+@dataclass
+class World:
+    """A server that answers after `answer_s`, and a clock that jumps from event to event."""
+
+    scheduler: Scheduler
+    answer_s: float = 2.0
+    stop_s: float | None = None
+    now: int = 0
+    trees: dict[int, Tree] = field(default_factory=dict)
+    sent: list[tuple[int, Tree, Send]] = field(default_factory=list)
+    ended: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(tree object, step) -> end."""
+    ends: list[TreeEnd] = field(default_factory=list)
+    measured_from: int | None = None
+    done: bool = False
+
+    def run(self, *, limit_s: float = 1e9) -> None:
+        answers: list[tuple[int, int, int, Send, Tree]] = []
+        order = count()
+        wake: int | None = None
+        stopped = False
+
+        def take(commands: list) -> None:  # type: ignore[type-arg]
+            nonlocal wake
+            for command in commands:
+                match command:
+                    case TreeStarted(slot, tree):
+                        self.trees[slot] = tree
+                    case Send():
+                        tree = self.trees[command.slot]
+                        self.sent.append((self.now, tree, command))
+                        heapq.heappush(
+                            answers,
+                            (self.now + round(self.answer_s * 1e9), next(order), command.slot, command, tree),
+                        )
+                    case TreeEnded():
+                        self.ends.append(command.end)
+                    case WakeAt(at):
+                        wake = at
+                    case Warm(first):
+                        self.measured_from = self.now
+                        take(self.scheduler.measure(self.now, first))
+                    case Done():
+                        self.done = True
+
+        take(self.scheduler.start(0))
+        stop_at = None if self.stop_s is None else round(self.stop_s * 1e9)
+        while not self.done:
+            times = [t for t in (answers[0][0] if answers else None, wake) if t is not None]
+            if stop_at is not None and not stopped:
+                times.append(stop_at)
+            assert times, "nothing will ever happen again: the run hangs"
+            self.now = max(self.now, min(times))
+            assert self.now < limit_s * 1e9
+            if stop_at is not None and not stopped and self.now >= stop_at:
+                stopped = True
+                take(self.scheduler.stop(self.now))
+            elif answers and answers[0][0] <= self.now:
+                _, _, slot, send, tree = heapq.heappop(answers)
+                if not send.primer:
+                    self.ended[id(tree), send.step] = self.now
+                take(self.scheduler.ended(slot, send.step, Outcome.CONTINUE, self.now, primer=send.primer))
+            elif wake is not None and wake <= self.now:
+                wake = None
+                take(self.scheduler.wake(self.now))
+
+    def check_causes(self) -> None:
+        """No request before its causes; its pause from the live end of its anchor, unless a cap cut it."""
+        for at, tree, send in self.sent:
+            if send.primer:
+                continue
+            past = tree.start.done if tree.start is not None else frozenset()
+            step = tree.steps[send.step]
+            assert send.due_ns <= at
+            for cause in step.after:
+                if cause not in past:
+                    assert self.ended[id(tree), cause] <= at, (step, cause)
+
+
+def trees_of(corpus: Corpus, rules: TreeRules = RULES) -> list[Tree]:
+    shape = ChatShape(constant=3, system=4, user=5, assistant=6)
+    bounds = corpus.session_row.tolist()
+    return [compile_tree(corpus, k, range(bounds[k], bounds[k + 1]), shape, rules) for k in range(len(bounds) - 1)]
+
+
+@pytest.fixture(scope="module")
+def weka_trees(weka: Corpus) -> list[Tree]:
+    return trees_of(weka)
+
+
+def world(trees: list[Tree], slots: int, pacing: Pacing, *, warm_up: bool = False, **more: float | None) -> World:
+    queue = iter(trees)
+    scheduler = Scheduler([(slot, 0) for slot in range(slots)], lambda slot: next(queue, None), pacing, warm_up=warm_up)
+    return World(scheduler, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.timeout(120)
+def test_every_plan_of_the_shared_corpus_ends_and_keeps_its_order(weka_trees: list[Tree]) -> None:
+    w = world(weka_trees, 64, Pacing())
+    w.run()
+    w.check_causes()
+    assert len(w.sent) == sum(len(tree.steps) for tree in weka_trees)
+    assert w.ends == [TreeEnd.COMPLETED] * len(weka_trees)
+
+
+def test_every_step_waits_for_earlier_steps_only(weka_trees: list[Tree]) -> None:
+    for tree in weka_trees:
+        for step in tree.steps:
+            assert all(cause < step.index for cause in step.after)
+            assert step.anchor in (-1, *step.after)
+
+
+def test_the_system_never_idles_beyond_its_cap(weka_trees: list[Tree]) -> None:
+    w = world(weka_trees[:40], 2, Pacing(system_idle_cap_s=10.0), answer_s=1.0)
+    w.run()
+    busy_until = 0
+    for at, _, _ in sorted(w.sent, key=lambda event: event[0]):
+        assert at - busy_until <= 10 * S
+        busy_until = max(busy_until, at + S)
+
+
+def test_a_cut_off_ends_the_run_with_the_last_answer(weka_trees: list[Tree]) -> None:
+    for stop_s in (0.5, 100.0, 3333.3):
+        w = world(weka_trees, 200, Pacing(), stop_s=stop_s)
+        w.run()
+        assert w.now <= (stop_s + w.answer_s) * S
+        assert all(at <= stop_s * S for at, _, _ in w.sent)
+
+
+def test_mid_session_starts_warm_every_slot_and_then_follow_the_recording(weka: Corpus, weka_trees: list[Tree]) -> None:
+    begun = [
+        start_at(tree, start_share(42, weka.session_ids[tree.session], k, 0.25, 0.75))
+        for k, tree in enumerate(weka_trees[:100])
+    ]
+    w = world([*begun, *weka_trees[100:]], 100, Pacing(warmup_steps=10), warm_up=True, stop_s=7200.0)
+    w.run()
+    w.check_causes()
+    assert w.measured_from is not None
+    warm = [(at, tree, send) for at, tree, send in w.sent if send.phase is Phase.WARMUP]
+    assert all(at <= w.measured_from for at, _, _ in warm)
+    primers = [send for _, _, send in warm if send.primer]
+    assert len(primers) == sum(len(tree.start.primers) for tree in begun if tree.start is not None)
+    further = [send.slot for _, _, send in warm if not send.primer]
+    assert {slot: further.count(slot) for slot in set(further)} == dict.fromkeys(range(100), 10)
+    measured = [at for at, _, send in w.sent if send.phase is Phase.STEADY]
+    assert min(measured) == w.measured_from  # the least distance is taken from all
+    for tree in begun:
+        if tree.start is not None:
+            own = [send for _, t, send in w.sent if t is tree and not send.primer]
+            assert not {send.step for send in own} & tree.start.done
+
+
+def test_after_the_warm_up_a_single_stream_keeps_its_full_pause() -> None:
+    from tests.replay.trees import make_tree
+
+    tree = start_at(make_tree([[], [0], [1], [2], [3]], [0, 5, 5, 7, 9]), 0.5)
+    assert tree.start is not None
+    assert (tree.start.done, tree.start.primers) == (frozenset({0, 1}), (1,))
+    other = make_tree([[], [0]], [0, 3])
+    w = world([tree, other], 2, Pacing(warmup_steps=1), warm_up=True, answer_s=1.0)
+    w.run()
+    start = w.measured_from
+    assert start is not None
+    steady = {(send.slot, send.step): at - start for at, _, send in w.sent if send.phase is Phase.STEADY}
+    assert steady[1, 1] == 0  # 3 s, the least pause, is taken from all
+    assert steady[0, 3] == 4 * S  # 7 s - 3 s
+    assert steady[0, 4] == 4 * S + 1 * S + 9 * S
+
+
+def test_flat_agents_run_beside_the_main_lane_and_keep_the_recorded_order(tmp_path: Path) -> None:
+    corpus = write_corpus(
+        tmp_path / "c.parquet",
+        [
+            [
+                row(turn=0, start_s=0, api_s=2, input_tokens=192, output_tokens=900, ids=[1, 2, 3], model="m"),
+                row(turn=1, start_s=3, api_s=4, input_tokens=192, output_tokens=900, ids=[1, 2, 9], model="m"),
+                row(turn=2, start_s=4, api_s=1, input_tokens=256, output_tokens=900, ids=[1, 2, 3, 4], model="m"),
+                row(turn=3, start_s=8, api_s=1, input_tokens=256, output_tokens=900, ids=[1, 2, 9, 10], model="m"),
+                row(turn=4, start_s=20, api_s=1, input_tokens=320, output_tokens=9, ids=[1, 2, 3, 4, 5], model="m"),
+            ]
+        ],
+    )
+    (tree,) = trees_of(corpus)
+    steps = tree.steps
+    assert [step.lane for step in steps] == [0, 2, 0, 2, 0]
+    assert [step.anchor for step in steps] == [-1, 0, 0, 1, 2]
+    assert [step.delay_s for step in steps] == [0, 1, 2, 1, 15]
+    assert steps[3].after == (1, 2)  # what had ended on the other stream
+    assert steps[4].after == (2, 3)
+    (flat,) = trees_of(corpus, TreeRules(flat_agents=False))
+    assert [step.after for step in flat.steps] == [(), (0,), (1,), (2,), (3,)]
+
+
+def test_human_pauses_can_be_dropped_and_tool_times_stay(tmp_path: Path) -> None:
+    def turn(k: int, start: float, kinds: list[str]) -> dict[str, object]:
+        return row(turn=k, start_s=start, api_s=1, input_tokens=64, output_tokens=1, ids=[1], input_kinds=kinds)
+
+    corpus = write_corpus(
+        tmp_path / "c.parquet", [[turn(0, 0, ["text"]), turn(1, 11, ["tool_result"]), turn(2, 100, ["text"])]]
+    )
+    (kept,) = trees_of(corpus)
+    (dropped,) = trees_of(corpus, TreeRules(human_pauses=False))
+    assert [step.delay_s for step in kept.steps] == [0, 10, 88]
+    assert [step.delay_s for step in dropped.steps] == [0, 10, 0]
+
+
+def test_start_positions_are_even_within_their_bounds_and_stable() -> None:
+    shares = [start_share(42, f"s{k}", 0, 0.25, 0.75) for k in range(2000)]
+    assert all(0.25 <= share < 0.75 for share in shares)
+    assert math.isclose(sum(shares) / len(shares), 0.5, abs_tol=0.01)
+    assert start_share(42, "s1", 3, 0.25, 0.75) == start_share(42, "s1", 3, 0.25, 0.75)
+    assert start_share(42, "s1", 3, 0.25, 0.75) != start_share(42, "s1", 4, 0.25, 0.75)
+
+
+def test_a_start_leaves_at_least_the_last_request() -> None:
+    corpus = Corpus.load(builtin_path())
+    for tree in trees_of(corpus):
+        for share in (0.0, 0.3, 0.999):
+            begun = start_at(tree, share)
+            left = [s for s in tree.steps if begun.start is None or s.index not in begun.start.done]
+            assert left
