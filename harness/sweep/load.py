@@ -11,6 +11,7 @@ import msgspec
 from harness.sweep.document import read
 from harness.sweep.features import with_options
 from harness.sweep.schema import Machine, Recipe, Sweep, known_names
+from replay.scenario import load_rules
 from results.errors import UserError
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -79,6 +80,11 @@ def load_sweep(path: Path) -> Sweep:
                 where = document.where(("configurations", index, "recipe"))
                 raise UserError(f"{where}: {error.message}", remedy=error.remedy) from error
     sweep = document.convert(data, Sweep, known_names())
+    for steps, rules in _rules(sweep):
+        try:
+            load_rules(rules_path(rules, path.parent), {})
+        except UserError as error:
+            raise UserError(f"{document.where(steps)}: {error.message}", remedy=error.remedy) from error
     complete = []
     for index, configuration in enumerate(sweep.configurations):
         try:
@@ -87,6 +93,17 @@ def load_sweep(path: Path) -> Sweep:
             where = document.where(("configurations", index))
             raise UserError(f"{where}: {error.message}", remedy=error.remedy) from error
     return msgspec.structs.replace(sweep, configurations=complete)
+
+
+def _rules(sweep: Sweep) -> list[tuple[tuple[str | int, ...], str]]:
+    """Every `rules` of a sweep, and where it is."""
+    found = [(("scenarios", index, "rules"), scenario.rules) for index, scenario in enumerate(sweep.scenarios)]
+    return [(steps, rules) for steps, rules in (*found, (("run", "rules"), sweep.run.rules)) if rules is not None]
+
+
+def rules_path(rules: str, beside: Path) -> str:
+    """What `--scenario` takes: a file of rules is relative to the sweep file."""
+    return str((beside / rules).resolve()) if rules.endswith((".yaml", ".yml")) else rules
 
 
 def _lay_under(raw: dict[str, Any], beside: Path) -> Recipe:

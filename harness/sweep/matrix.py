@@ -16,9 +16,6 @@ import msgspec
 
 from harness.sweep.schema import Auto, Configuration, Points, Scenario, Sweep
 
-DEFAULTS = {"duration": "10m", "drain": "60s"}
-"""What `agentx run` does without the option; named here because the time a sweep takes depends on it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -87,10 +84,7 @@ def _points(points: Points) -> list[int] | Auto:
 def _complete(sweep: Sweep, scenario: Scenario) -> Scenario:
     common = {name: getattr(sweep.run, name) for name in sweep.run.__struct_fields__}
     own = {name: getattr(scenario, name) for name in scenario.__struct_fields__}
-    merged = {**common, **{name: value for name, value in own.items() if value is not None}}
-    if merged["duration"] is None and merged["sessions"] is None:
-        merged["duration"] = DEFAULTS["duration"]
-    return Scenario(**merged)
+    return Scenario(**{**common, **{name: value for name, value in own.items() if value is not None}})
 
 
 def ends_then_bisect(values: list[int]) -> list[int]:

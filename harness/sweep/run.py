@@ -18,20 +18,23 @@ from typing import Any
 import msgspec
 
 from harness.sweep.guarded import ROOT, Guarded, tail
+from harness.sweep.load import rules_path
 from harness.sweep.matrix import Curve, Point, ends_then_bisect
 from harness.sweep.refine import Place, next_concurrency
 from harness.sweep.reset import reset_cache
-from harness.sweep.schema import Auto, Configuration, Scenario
+from harness.sweep.schema import Auto, Configuration, Scenario, seconds
 from harness.sweep.secret import find_secrets, shown
 from harness.sweep.server import Filled, Stopped, fill, kv_pool, running
 from harness.sweep.state import Record, State
+from replay.scenario import load_rules
 from results.errors import EXIT_INVALID, UserError
 from results.redact import redact
 
 _OPTIONS = {
     "model": "--model", "duration": "--duration", "sessions": "--sessions", "max_context": "--max-context",
     "time_scale": "--time-scale", "seed": "--seed", "workers": "--workers", "tokenizer": "--tokenizer",
-    "messages": "--messages", "shared_prefix": "--shared-prefix", "drain": "--drain",
+    "messages": "--messages", "shared_prefix": "--shared-prefix",
+    "overlong": "--overlong", "steady": "--steady", "drain": "--drain",
     "connect_timeout": "--connect-timeout", "first_byte_timeout": "--first-byte-timeout",
     "idle_timeout": "--idle-timeout",
 }  # fmt: skip
@@ -173,12 +176,12 @@ class Attempt:
         self.filled = filled = fill(configuration, self.folder)
         self.secrets = find_secrets(filled.commands.values(), filled.env, (), self.driver.api_key)
         stopped = lambda: self.driver.signal is not None  # noqa: E731
-        with running(filled, configuration.server, self.folder, self.secrets, stopped) as start_s:
-            self.start_s = start_s
+        with running(filled, configuration.server, self.folder, self.secrets, stopped) as server:
+            self.start_s = round(server.start_s, 3)
             pool = kv_pool(filled.url, [self.folder / f"{name}.log" for name in filled.commands])
-            return self._load(filled.url, {"kv_pool": pool, "ready_after_s": round(start_s, 3)})
+            return self._load(filled.url, {"kv_pool": pool, "ready_after_s": self.start_s}, server.gone)
 
-    def _load(self, url: str, seen: dict[str, Any]) -> Record:
+    def _load(self, url: str, seen: dict[str, Any], gone: Callable[[], str | None] = lambda: None) -> Record:
         if self.driver.signal is not None:
             raise Stopped
         command = run_command(self.point.curve.scenario, self.point.concurrency, url, self.folder, self.driver.beside)
@@ -189,15 +192,17 @@ class Attempt:
                 code = process.wait()
             finally:
                 self.driver._under_way = None
-        return self._keep(code, log, seen)
+        return self._keep(code, log, seen, gone())
 
-    def _keep(self, code: int | None, log: Path, seen: dict[str, Any]) -> Record:
+    def _keep(self, code: int | None, log: Path, seen: dict[str, Any], gone: str | None) -> Record:
         """A finished run becomes the point's result; anything else stays with its attempt."""
         directory = next((path.parent for path in self.folder.glob("*/run.json")), None)
         if directory is not None:
             write_json(directory / "serving.json", self._sidecar(seen))
         if self.driver.signal is not None:
             return self.record("interrupted", reason="stopped during the run", run_id=directory and directory.name)
+        if gone is not None:
+            return self.record("failed", reason=gone, run_id=directory and directory.name)
         if code not in (0, EXIT_INVALID) or directory is None or not (directory / "summary.json").is_file():
             said = redact(tail(log), self.secrets)
             return self.record("failed", reason=f"agentx run ended with code {code}: {said}")
@@ -235,11 +240,25 @@ def run_command(scenario: Scenario, concurrency: int, url: str, out: Path, besid
     for name, option in _OPTIONS.items():
         if (value := getattr(scenario, name)) is not None:
             command += [option, str(value)]
+    if scenario.rules is not None:
+        command += ["--scenario", rules_path(scenario.rules, beside)]
     if scenario.corpus is not None:
         command += ["--corpus", str((beside / scenario.corpus).resolve())]
     if scenario.chunks:
         command.append("--chunks")
     return [*command, "--out", str(out.resolve())]
+
+
+def load_time(scenario: Scenario, beside: Path) -> tuple[float | None, float]:
+    """Seconds of load by the rules, and the most that warm-up and drain add to them.
+
+    None: only a number of sessions limits the load.
+    """
+    rules = load_rules(rules_path(scenario.rules or "closed-loop", beside), {}).scenario
+    length = seconds(scenario.duration) if scenario.duration else None if scenario.sessions else rules.duration_s
+    drain = seconds(scenario.drain) if scenario.drain else rules.drain_s
+    warm_up = rules.warmup_grace_s if rules.warmup_requests else 0.0
+    return length, drain + warm_up
 
 
 def place(folder: Path, record: Record) -> Place | None:

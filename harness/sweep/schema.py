@@ -223,6 +223,8 @@ class Machine(Strict):
 class RunSettings(Strict):
     """Options of `agentx run`, by their names there."""
 
+    rules: str | None = None
+    """`agentx run --scenario`: a built-in one, or a YAML file."""
     corpus: str | None = None
     model: str | None = None
     duration: str | None = None
@@ -233,7 +235,9 @@ class RunSettings(Strict):
     workers: Annotated[int, Meta(ge=1)] | Literal["auto"] | None = None
     tokenizer: str | None = None
     messages: Literal["plain", "tools"] | None = None
-    shared_prefix: Literal["trace", "none"] | None = None
+    shared_prefix: Literal["none", "trace", "all"] | None = None
+    overlong: Literal["skip", "end", "fail"] | None = None
+    steady: Literal["all", "auto"] | None = None
     drain: str | None = None
     chunks: bool | None = None
     connect_timeout: str | None = None

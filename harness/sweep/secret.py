@@ -12,7 +12,8 @@ _SECRET_NAME = re.compile(
     r"(?i)(^|[-_])(api[-_]?keys?|keys?|tokens?|secrets?|passwords?|passwd|credentials?|authorization|cookie|auth)$"
 )
 _NOT_SECRET = re.compile(r"(?i)max|enable|prompt|output|num|len|budget|size|ratio|count|kv")
-_SHORTEST = 6
+_SHORTEST = 4
+"""A shorter value hides nothing, and replacing it would spoil every log."""
 _USERINFO = re.compile(r"://([^/\s@]+)@")
 _HEADER = re.compile(r"(?i)^([\w-]+):\s*(?:(?:bearer|basic)\s+)?(\S.*)$")
 _QUERY = re.compile(r"(?i)[?&](?:[\w-]*(?:key|token|secret|password|auth))=([^&\s]+)")
@@ -30,7 +31,7 @@ def find_secrets(
     """Values to keep out of every file: the API key, credentials of the environment, of flags, headers and URLs."""
     found = {api_key or ""}
     for source in (os.environ, env):
-        found.update(value for name, value in source.items() if is_secret_name(name) and len(value) >= _SHORTEST)
+        found.update(value for name, value in source.items() if is_secret_name(name))
     for command in commands:
         for flag, value in zip(command, [*command[1:], ""], strict=True):
             name, equals, inline = flag.partition("=")
@@ -46,7 +47,7 @@ def find_secrets(
         found.update(_QUERY.findall(text))
         if (header := _HEADER.match(text)) and is_secret_name(header[1]):
             found.add(header[2].strip())
-    return sorted(found - {""})
+    return sorted(secret for secret in found if len(secret) >= _SHORTEST)
 
 
 def shown(command: Sequence[str], secrets: Sequence[str]) -> list[str]:

@@ -48,6 +48,22 @@ class Filled:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that was ready after `start_s` seconds."""
+
+    start_s: float
+    processes: dict[str, Guarded]
+    secrets: Sequence[str]
+
+    def gone(self) -> str | None:
+        """Which process has ended meanwhile, how, and its last words; None while all live."""
+        for name, process in self.processes.items():
+            if (code := process.poll()) is not None:
+                return f"{name} ended with code {code} during the run: {redact(tail(process.log), self.secrets)}"
+        return None
+
+
 def values(serving: Serving) -> dict[str, str]:
     """What a recipe may name in braces: the metadata, flat (`tp`, `speculative_tokens`, `prefill_tp`, …)."""
     flat: dict[str, str] = {"python": sys.executable, "accelerators": str(serving.accelerator_count)}
@@ -130,8 +146,8 @@ def free_ports(count: int) -> list[int]:
 @contextmanager
 def running(
     filled: Filled, server: Server, folder: Path, secrets: Sequence[str], stopped: Callable[[], bool]
-) -> Iterator[float]:
-    """The server answers within the block; yields the seconds it took. Its logs stay in `folder`.
+) -> Iterator[Running]:
+    """The server answers within the block. Its logs stay in `folder`.
 
     UserError with the reason when it ends or does not answer in time; Stopped when `stopped()` says so meanwhile.
     """
@@ -146,7 +162,7 @@ def running(
                 for name, argv in filled.commands.items()
             }
             _wait(filled.url, processes, seconds(server.ready_timeout), secrets, stopped)
-            yield monotonic() - began
+            yield Running(monotonic() - began, processes, secrets)
     finally:
         for command in filled.after:
             _after(command, folder / "after.log")

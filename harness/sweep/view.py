@@ -12,30 +12,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.sweep.matrix import DEFAULTS, Curve, ends_then_bisect
-from harness.sweep.run import Driver, place, read_summary
+from harness.sweep.matrix import Curve, ends_then_bisect
+from harness.sweep.run import Driver, load_time, place, read_summary
 from harness.sweep.schema import Auto, seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Bounds of what is left of a sweep, in seconds. `low` is the load alone; `high` also takes every server start
-    and every drain at its limit. None: a scenario has no time limit."""
+    """Bounds of what is left of a sweep, in seconds. `low` is the load alone; `high` also takes every server start,
+    warm-up and drain at its limit. None: a scenario has no time limit."""
 
     low: float | None
     high: float | None
 
 
 def time_left(driver: Driver, chosen: list[tuple[Curve, int | None]]) -> Time:
-    """Bounds from the file: durations, `ready_timeout`, `drain`; an adaptive curve takes 2 to `max_points` points."""
+    """Bounds from durations, `ready_timeout`, warm-up and drain; an adaptive curve takes 2 to `max_points` points."""
     low = high = 0.0
     for curve, concurrency in chosen:
         fewest, most = _points_left(driver, curve, concurrency)
-        if curve.scenario.duration is None and most:
-            return Time(None, None)
-        load = seconds(curve.scenario.duration or "0s")
+        load, limits = load_time(curve.scenario, driver.beside)
+        if load is None:
+            if most:
+                return Time(None, None)
+            continue
         server = curve.configuration.server
-        limits = seconds(curve.scenario.drain or DEFAULTS["drain"])
         limits += seconds(server.ready_timeout) + seconds(server.stop_timeout) if server else 0.0
         low += fewest * load
         high += most * (load + limits)
@@ -185,7 +186,8 @@ def _time_text(time: Time) -> str:
         return "time left: unknown, a scenario has no duration"
     if not time.high:
         return "nothing left to do"
-    return f"time left: {_hours(time.low)} of load; at most {_hours(time.high)} with every start and drain at its limit"
+    most = f"at most {_hours(time.high)} with every start, warm-up and drain at its limit"
+    return f"time left: {_hours(time.low)} of load; {most}"
 
 
 def _hours(value: float) -> str:

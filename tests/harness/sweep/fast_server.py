@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -35,6 +36,8 @@ def main(mode: str, port: int, *rest: str) -> None:
     if mode == "family":  # one child in the group, one that leaves the session
         pids = [subprocess.Popen(["sleep", "300"]).pid, subprocess.Popen(["setsid", "sleep", "300"]).pid]
         Path(rest[0]).write_text(" ".join(map(str, [os.getpid(), *pids])))
+    if mode == "dies":
+        threading.Timer(1.5, lambda: (print("Xid 79", flush=True), os._exit(9))).start()
     if mode == "counted":
         with Path(rest[0]).open("a") as file:
             file.write("start\n")

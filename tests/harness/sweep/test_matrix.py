@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from harness.sweep.matrix import Curve, curves, ends_then_bisect, select
 from harness.sweep.refine import Place, candidates, next_concurrency
+from harness.sweep.run import load_time, run_command
 from harness.sweep.schema import Auto, Configuration, Scenario, Serving, Sweep
 
 
@@ -113,3 +115,15 @@ def test_refinement_always_ends_and_never_repeats(tried: dict[int, Place | None]
     auto = Auto(low=1, high=64, max_points=25)
     c = next_concurrency(auto, tried)
     assert c is None or (1 <= c <= 64 and c not in tried)
+
+
+def test_the_time_of_a_point_is_that_of_its_rules(tmp_path: Path) -> None:
+    assert load_time(Scenario(name="a", rules="agentx"), tmp_path) == (3600.0, 1800.0 + 1800.0)
+    assert load_time(Scenario(name="a", rules="agentx", duration="5m", drain="1m"), tmp_path) == (300.0, 60.0 + 1800.0)
+    assert load_time(Scenario(name="a"), tmp_path) == (600.0, 60.0)
+    assert load_time(Scenario(name="a", sessions=3), tmp_path) == (None, 60.0)
+    (tmp_path / "mine.yaml").write_text("duration_s: 7s\n")
+    assert load_time(Scenario(name="a", rules="mine.yaml"), tmp_path) == (7.0, 60.0)
+    command = run_command(Scenario(name="a", rules="mine.yaml", corpus="c.parquet"), 4, "http://h", tmp_path, tmp_path)
+    assert command[command.index("--scenario") + 1] == str(tmp_path / "mine.yaml")
+    assert command[command.index("--corpus") + 1] == str(tmp_path / "c.parquet")

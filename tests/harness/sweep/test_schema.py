@@ -74,6 +74,8 @@ def test_everything_that_is_recorded_of_a_disaggregated_stack_is_read(tmp_path: 
         ("endpoint: http://127.0.0.1:8000", "points: auto", 7, "needs one of `recipe`, `server` or `endpoint`"),
         ("endpoint: http://127.0.0.1:8000", "endpoint: http://u:canary@h:8000", 7, "endpoint holds a credential"),
         ("time_scale: 0.5", "time_scale: .nan", 4, "time_scale"),
+        ("time_scale: 0.5", "rules: agentix", 4, "agentix: unknown; choose closed-loop, agentx"),
+        ("time_scale: 0.5", "rules: mine.yaml", 4, "mine.yaml: No such file"),
         ("time_scale: 0.5", "duration: soon", 4, "'soon' is not a duration"),
         ("backend: mooncake, ", "", 22, "needs `backend`"),
     ],

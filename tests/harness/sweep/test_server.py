@@ -115,6 +115,6 @@ def test_names_that_only_look_like_it(name: str) -> None:
 
 
 def test_commands_are_shown_without_their_secrets() -> None:
-    command = ["serve", "--api-key", "abc123", "--password=xyz", "--host", "h"]
+    command = ["serve", "--api-key", "abc123", "--password=xyzt", "--host", "h"]
     found = find_secrets([command], {}, (), None)
     assert shown(command, found) == ["serve", "--api-key", "…", "--password=…", "--host", "h"]

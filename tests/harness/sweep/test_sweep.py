@@ -12,6 +12,7 @@ from time import monotonic, sleep
 
 from agentx import load
 from tests.harness.sweep.sweeps import (
+    HEAD,
     PATHS,
     ROOT,
     alive,
@@ -105,8 +106,27 @@ def test_p127_killed_in_the_second_point_and_resumed_there_is_one_result_per_poi
     assert len(list((out / "s/runs").iterdir())) == 3
     assert list((out / "s/attempts/a/closed-loop/c3/1").glob("*/run.json"))
     assert starts.read_text().count("start") == 4
+    assert sorted(p["run"] for p in points) == sorted(f"runs/{path.name}" for path in (out / "s/runs").iterdir())
+
+    # A crash between keeping a run and noting it: the run is found, not repeated.
+    journal = out / "s" / "state.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
+    assert ended(out)["a/closed-loop/c2"]["status"] == "running"
+    assert sweep(str(file), "--out", str(out)).returncode == 0
+    assert ended(out)["a/closed-loop/c2"]["status"] == "done"
+    assert starts.read_text().count("start") == 4
     frame = load(out / "s" / "runs")
     assert sorted(frame.groupby("run_id").concurrency.first()) == [1, 2, 3]
+
+
+def test_a_server_that_dies_under_load_fails_the_point_with_its_last_words(tmp_path: Path) -> None:
+    head = HEAD.replace("sessions: 1, duration: 20s", "duration: 20s")
+    file = write(tmp_path, configuration("a", "dies"), head=head)
+    sweep(str(file), "--out", str(tmp_path / "runs"))
+    last = ended(tmp_path / "runs")["a/closed-loop/c1"]
+    assert last["status"] == "failed"
+    assert last["reason"] == "server ended with code 9 during the run: Xid 79"
+    assert (tmp_path / "runs/s/attempts/a/closed-loop/c1/1" / last["run_id"] / "summary.json").is_file()
 
 
 def test_p120_ctrl_c_ends_the_run_and_the_server_and_leaves_a_state_to_resume(tmp_path: Path) -> None:
