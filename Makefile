@@ -25,7 +25,7 @@ test-vllm: $(VENV)/dev-installed ## Suite against real vLLM (CPU build, installe
 	AGENTX_REAL_SERVERS=vllm $(BIN)/python -m pytest tests/servers/test_vllm.py tests/servers/test_sweep.py --timeout 1500
 
 test-dynamo: $(VENV)/dev-installed ## Suite against the real Dynamo frontend with two mock engines
-	AGENTX_REAL_SERVERS=dynamo $(BIN)/python -m pytest tests/servers/test_dynamo.py tests/servers/test_sweep.py --timeout 900
+	AGENTX_REAL_SERVERS=dynamo $(BIN)/python -m pytest tests/servers/test_dynamo.py tests/servers/test_sweep.py tests/servers/test_compose.py --timeout 900
 
 bench: $(VENV)/dev-installed ## All benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.sweep.matrix import Curve, curves, ends_then_bisect, select
 from harness.sweep.refine import Place, candidates, next_concurrency
 from harness.sweep.run import load_time, run_command
-from harness.sweep.schema import Auto, Configuration, Scenario, Serving, Sweep
+from harness.sweep.schema import Auto, Configuration, Scenario, Server, Serving, Sweep
 
 
 def make(names: list[str], points: list[int]) -> list[Curve]:
@@ -43,6 +43,18 @@ def test_what_is_measured_decides_the_digest_and_waiting_does_not() -> None:
     other = Curve(curve.configuration, Scenario(name="closed-loop", time_scale=0.5), curve.points)
     assert other.point(4).digest != point.digest
     assert curve.point(5).digest != point.digest
+
+    def digest(**changes: object) -> str:
+        changed = msgspec.structs.replace(curve.configuration, endpoint=None, **changes)
+        return Curve(changed, curve.scenario, curve.points).point(4).digest
+
+    server = Server(commands={"a": ["x"]})
+    same = digest(server=server)
+    assert digest(server=Server(commands={"a": ["x"]}, ready_timeout="1h")) == same
+    assert digest(server=Server(commands={"a": ["y"]})) != same
+    assert digest(server=Server(commands={"a": ["x"]}, env={"A": 1})) != same
+    assert digest(server=server, serving=Serving(model="m", engine="vllm", tp=2)) != same
+    assert digest(server=server, extra={"a": ["--z"]}) != same
 
 
 def test_only_names_curves_and_points() -> None:
