@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.sweep.matrix import Curve, ends_then_bisect
+from harness.sweep.matrix import Curve, Point, ends_then_bisect, take_turns
 from harness.sweep.run import Driver, load_time, place, read_summary
 from harness.sweep.schema import Auto, seconds
 
@@ -63,8 +63,18 @@ def matrix(driver: Driver, chosen: list[tuple[Curve, int | None]]) -> dict[str, 
         "schema": 1,
         "sweep": driver.name,
         "folder": str(driver.state.folder),
+        "order": [point.id for point in take_turns([_listed(*entry) for entry in chosen])],
         "curves": [_curve(driver, curve, concurrency) for curve, concurrency in chosen],
     }
+
+
+def _listed(curve: Curve, concurrency: int | None) -> list[Point]:
+    """Points that are known beforehand, in their order; of an adaptive curve its ends."""
+    if concurrency is not None:
+        return [curve.point(concurrency)]
+    points = curve.points
+    numbers = [points.low, points.high] if isinstance(points, Auto) else ends_then_bisect(points)
+    return [curve.point(number) for number in numbers]
 
 
 def _curve(driver: Driver, curve: Curve, concurrency: int | None) -> dict[str, Any]:
@@ -73,7 +83,7 @@ def _curve(driver: Driver, curve: Curve, concurrency: int | None) -> dict[str, A
     if concurrency is not None:
         numbers = [concurrency]
     else:
-        numbers = sorted(known) if auto else ends_then_bisect(list(curve.points))  # type: ignore[arg-type]
+        numbers = sorted(known) if auto else [point.concurrency for point in _listed(curve, None)]
     return {
         "configuration": curve.configuration.name,
         "scenario": curve.scenario.name,
@@ -142,17 +152,17 @@ def print_matrix(data: dict[str, Any], time: Time | None, *, as_json: bool) -> N
         return
     console = Console(highlight=False)
     table = Table(title=f"{data['sweep']} in {data['folder']}", title_justify="left")
-    for heading in ("point", "GPUs", "status", "tok/s/user p90", "tok/s", "TTFT p90", "cached"):
-        table.add_column(heading, justify="left" if heading in ("point", "status") else "right", overflow="fold")
-    for curve in data["curves"]:
-        for point in sorted(curve["points"], key=lambda p: p["concurrency"]) if time is None else curve["points"]:
-            table.add_row(escape(point["point"]), str(curve["accelerators"]), _status(point), *_figures(point))
-        if curve["points_rule"] != "list":
-            rule = curve["points_rule"]
-            name = f"{curve['configuration']}/{curve['scenario']}"
-            table.add_row(
-                f"{escape(name)}/c{rule['low']}…c{rule['high']}", "", f"adaptive, ≤ {rule['max_points']} points"
-            )
+    rows = _rows(data, by_order=time is not None)
+    headings = ("point", "GPUs", "status", "tok/s/user\np90", "tok/s", "TTFT\np90", "cached")
+    used = [index for index in range(len(headings)) if any(row[index] for row in rows)]
+    for index in used:
+        longest = max(len(row[index]) for row in rows)
+        left = headings[index] in ("point", "status")
+        table.add_column(
+            headings[index], justify="left" if left else "right", min_width=min(36, longest), overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*(escape(row[index]) for index in used))
     console.print(table)
     for curve in data["curves"]:
         for point in curve["points"]:
@@ -160,6 +170,22 @@ def print_matrix(data: dict[str, Any], time: Time | None, *, as_json: bool) -> N
                 console.print(f"{point['point']}: {point['reason']}", markup=False, soft_wrap=True)
     if time is not None:
         console.print(_time_text(time), markup=False)
+
+
+def _rows(data: dict[str, Any], *, by_order: bool) -> list[tuple[str, ...]]:
+    """A row per point, in the order they are done in or by curve and concurrency; adaptive curves say their rule."""
+    rows: dict[str, tuple[str, ...]] = {}
+    rules: list[tuple[str, ...]] = []
+    for curve in data["curves"]:
+        for point in sorted(curve["points"], key=lambda point: point["concurrency"]):
+            rows[point["point"]] = (point["point"], str(curve["accelerators"]), _status(point), *_figures(point))
+        if (rule := curve["points_rule"]) != "list":
+            name = f"{curve['configuration']}/{curve['scenario']}/c{rule['low']}…c{rule['high']}"
+            rules.append((name, str(curve["accelerators"]), f"adaptive, ≤ {rule['max_points']} points", "", "", "", ""))
+    if by_order:
+        place = {name: index for index, name in enumerate(data["order"])}
+        rows = dict(sorted(rows.items(), key=lambda row: place.get(row[0], len(place))))
+    return [*rows.values(), *rules]
 
 
 def _status(point: dict[str, Any]) -> str:

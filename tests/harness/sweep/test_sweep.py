@@ -221,11 +221,15 @@ def test_a_matrix_for_ci_has_one_job_per_point_and_one_per_adaptive_curve(tmp_pa
 
 
 def test_a_dry_run_writes_nothing_and_says_how_long_it_takes(tmp_path: Path) -> None:
-    file = write(tmp_path, configuration("a"), points="[1, 4, 2]")
+    adaptive = configuration("b", more="  points: {low: 2, high: 4}\n")
+    file = write(tmp_path, configuration("a"), adaptive, points="[1, 4, 2]")
     done = sweep(str(file), "--dry-run", "--json", "--out", str(tmp_path / "runs"))
     said = json.loads(done.stdout)
-    assert [point["concurrency"] for point in said["curves"][0]["points"]] == [1, 4, 2]
-    assert said["time_left_s"] == {"least": 60.0, "most": 3 * (20 + 5 + 10 + 2)}
+    assert said["order"] == [f"{n}/closed-loop/c{c}" for n, c in (("a", 1), ("b", 2), ("a", 4), ("b", 4), ("a", 2))]
+    assert said["time_left_s"] == {"least": 5 * 20.0, "most": 6 * (20.0 + 5 + 10 + 2)}
+    shown = sweep(str(file), "--dry-run", "--out", str(tmp_path / "runs")).stdout
+    assert shown.index("a/closed-loop/c4") < shown.index("a/closed-loop/c2")
+    assert "b/closed-loop/c2…c4" in shown
     assert not (tmp_path / "runs").exists()
 
 
