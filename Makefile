@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-vllm test-dynamo bench fuzz clean
+.PHONY: help demo test lint test-vllm test-dynamo bench fuzz lock clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,10 +22,10 @@ lint: $(VENV)/dev-installed ## ruff, mypy --strict, import rules
 	$(BIN)/lint-imports
 
 test-vllm: $(VENV)/dev-installed ## Suite against real vLLM (CPU build, installed into its own environment)
-	AGENTX_REAL_SERVERS=vllm $(BIN)/python -m pytest tests/servers/test_vllm.py tests/servers/test_server_metrics.py --timeout 1500
+	AGENTX_REAL_SERVERS=vllm $(BIN)/python -m pytest tests/servers/test_vllm.py tests/servers/test_server_metrics.py tests/servers/test_sweep.py --timeout 1500
 
 test-dynamo: $(VENV)/dev-installed ## Suite against the real Dynamo frontend with two mock engines
-	AGENTX_REAL_SERVERS=dynamo $(BIN)/python -m pytest tests/servers/test_dynamo.py tests/servers/test_server_metrics.py --timeout 900
+	AGENTX_REAL_SERVERS=dynamo $(BIN)/python -m pytest tests/servers/test_dynamo.py tests/servers/test_server_metrics.py tests/servers/test_sweep.py tests/servers/test_compose.py --timeout 900
 
 bench: $(VENV)/dev-installed ## All benchmarks; writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks
@@ -33,6 +33,15 @@ bench: $(VENV)/dev-installed ## All benchmarks; writes benchmarks/RESULTS.md
 fuzz: $(VENV)/dev-installed ## Coverage-guided fuzzing of the stream parser (five minutes)
 	$(BIN)/python -m pip install --quiet atheris
 	$(BIN)/python tests/replay/fuzz_stream.py -max_total_time=300
+
+lock: $(VENV)/dev-installed ## Lock the packages of the images by hash (docker/*.lock)
+	@$(BIN)/python -m pip install --quiet uv
+	cd docker && ../$(BIN)/uv pip compile ../pyproject.toml --universal --python-version 3.13 --generate-hashes -q -U \
+	  --custom-compile-command "make lock" -o requirements.lock
+	cd docker && echo 'hatchling>=1.25' | ../$(BIN)/uv pip compile - --universal --python-version 3.13 --generate-hashes -q -U \
+	  --custom-compile-command "make lock" -o build.lock
+	cd docker && ../$(BIN)/uv pip compile dynamo.in --python-version 3.12 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes -q -U --custom-compile-command "make lock" -o dynamo.lock
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""Sweeps: serving configurations × concurrencies × scenarios, one run per point, resumable."""
