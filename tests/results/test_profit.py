@@ -35,11 +35,6 @@ def test_published_profit_per_gigawatt_year(
     assert result.profit * hours / 1e9 == pytest.approx(published, abs=0.1)
 
 
-def test_published_tpu_dollars_per_million() -> None:
-    # At 20 tok/s/user: 1.21 $/h and 9,364 tok/s/chip.
-    assert cost({"total": 9364}, 1.21, 1.207).usd_per_million["total"] == pytest.approx(1.21e6 / 9364 / 3600)
-
-
 def test_power_figures_agree_with_each_other() -> None:
     figures = cost({"total": 1000.0}, 3.6, 2.0)
     assert figures.tokens_per_s_per_mw["total"] == 500_000
