@@ -167,10 +167,8 @@ def read_targets(path: Path) -> list[Target]:
 def _load(path: Path) -> Any:
     if path.suffix not in (".yml", ".yaml"):
         return json.loads(path.read_bytes())
-    try:
-        import yaml
-    except ImportError as error:
-        raise UserError(f"{path}: reading YAML needs PyYAML", remedy="pip install 'agentx-live[yaml]'") from error
+    import yaml
+
     try:
         return yaml.safe_load(path.read_text("utf-8"))
     except yaml.YAMLError as error:

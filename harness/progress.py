@@ -84,6 +84,16 @@ class ProgressView:
         """The network address that is really used."""
         return next((str(r["address"]) for r in self._reports.values() if r["address"]), "")
 
+    def recent(self) -> list[tuple[str, str, dict[int, float] | None]]:
+        """(name, meaning, percentiles in seconds) of the latest answers; None while there are none."""
+        out: list[tuple[str, str, dict[int, float] | None]] = []
+        for name, text, values in (
+            ("agentx_ttft_seconds", "TTFT of the latest answers.", list(self._ttft)),
+            ("agentx_itl_seconds", "Mean gap between chunks of the latest answers.", list(self._itl)),
+        ):
+            out.append((name, text, {q: percentile(values, q) / 1e3 for q in (50, 90, 99)} if values else None))
+        return out
+
     def line(self) -> str:
         """Everything in one plain line."""
         return "  ".join(f"{name} {value}" for name, value in self._cells())

@@ -8,18 +8,24 @@ import resource
 import secrets
 import signal
 import sys
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from collectors.network import NetworkProbe
+from collectors.power import PowerMeter, is_local
 from harness import load
+from harness.live_metrics import live_metrics
 from harness.mock_process import MockProcess
+from harness.phases import Phases
 from harness.plan_view import print_plan
 from harness.probe import Probed, probe
 from harness.progress import ProgressView
 from harness.run_record import RunRecord
+from harness.server_side import ServerSide, since
 from harness.worker_config import WorkerConfig, share_plan
 from harness.workers import WorkerDied, WorkerPool
 from replay.corpus import Corpus, builtin_path
@@ -28,10 +34,23 @@ from replay.fixed import fixed_corpus
 from replay.plan import Plan, Selection, make_plan
 from replay.scenario import Rules, Scenario
 from results.errors import UserError
+from results.server_view import ServerView
 from results.store import finalize
 
 STREAMS_PER_WORKER = 500
 """`--workers auto`: one process measures this many 20 ms streams with a core to spare (benchmarks/RESULTS.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What is watched beside the requests."""
+
+    metrics_urls: tuple[str, ...] = ()
+    metrics_file: Path | None = None
+    serving: dict[str, str] = field(default_factory=dict)
+    power: tuple[str, ...] = ("auto",)
+    idle_s: float = 5.0
+    prometheus_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +73,7 @@ class RunOptions:
     quiet: bool
     ca_file: str | None
     insecure: bool
+    watch: Watch = field(default_factory=Watch)
 
     @property
     def scenario(self) -> Scenario:
@@ -94,10 +114,27 @@ def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finishe
         plan = _fit_model(corpus, plan, options, found)
         record = RunRecord.create(options, corpus, plan, endpoint, found, command, salt=_salt(options))
         configs = _worker_configs(options, record, endpoint, found, plan, corpus)
-        received = asyncio.run(_drive(options, record, configs))
-    summary = finalize(record.directory, record.header, keep_chunks=options.keep_chunks)
+        received, server = _measured(options, record, configs, endpoint)
+    summary = finalize(record.directory, record.header, keep_chunks=options.keep_chunks, server=server)
     record.finish(summary)
     return Finished(record.directory, summary, received)
+
+
+def _measured(
+    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoint: Endpoint
+) -> tuple[int | None, ServerView]:
+    """Let the workers run while server, power and the way to the endpoint are watched."""
+    journal = record.directory / "journal"
+    local = endpoint.uds is not None or is_local(endpoint.host)
+    with ExitStack() as stack:
+        meter = stack.enter_context(PowerMeter(journal, options.watch.power, local=local))
+        if endpoint.uds is None and endpoint.proxy is None:
+            tls = endpoint.ssl_context() if endpoint.tls else None
+            stack.enter_context(NetworkProbe(journal, endpoint.host, endpoint.port, tls=tls))
+        meter.measure_idle(options.watch.idle_s)
+        received, server = asyncio.run(_drive(options, record, configs, endpoint))
+    record.manifest["power"] = meter.report()
+    return received, server
 
 
 def _salt(options: RunOptions) -> str:
@@ -159,36 +196,46 @@ def _worker_configs(
     ]
 
 
-async def _drive(options: RunOptions, record: RunRecord, configs: list[WorkerConfig]) -> int | None:
-    """Let the workers run; the signal that interrupted them, if one did."""
+async def _drive(
+    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoint: Endpoint
+) -> tuple[int | None, ServerView]:
+    """Let the workers run; the signal that interrupted them, if one did, and what the server said."""
     scenario = options.scenario
     duration = load.duration_s(scenario)
     view = ProgressView(quiet=options.quiet, duration_s=duration, planned_trees=scenario.sessions)
-    phases = Phases(record, scenario, len(configs))
-    pool = WorkerPool(configs, view.report, phases.warm)
-    interrupts = Interrupts(pool, view)
-    try:
-        await pool.start()
-        interrupts.listen()
-        t0 = monotonic_ns() + 20_000_000
-        record.begin(t0, len(configs))
-        view.start()
-        pool.tell(f"go {t0}")
-        if load.warms_up(scenario):
-            phases.begin_warm_up(pool, view)
-        try:
-            await pool.wait()
-        except* WorkerDied as group:
-            record.invalid(str(group.exceptions[0]))
-    finally:
-        phases.close()
-        view.stop()
-        await pool.close()
+    server = ServerSide(
+        endpoint,
+        record.directory / "journal",
+        urls=options.watch.metrics_urls,
+        file=options.watch.metrics_file,
+        stated=options.watch.serving,
+        clock=since(lambda: record.t0_ns),
+    )
+    with live_metrics(options.watch.prometheus_port, view, record.run_id):
+        async with asyncio.TaskGroup() as tasks:
+            phases = Phases(record, scenario, len(configs), server, tasks)
+            pool = WorkerPool(configs, view.report, phases.warm)
+            interrupts = Interrupts(pool, view)
+            try:
+                await pool.start()
+                interrupts.listen()
+                await phases.begin(pool, view)
+                try:
+                    await pool.wait()
+                except* WorkerDied as group:
+                    record.invalid(str(group.exceptions[0]))
+                await server.finish()
+            finally:
+                phases.close()
+                view.stop()
+                await pool.close()
+                seen = await server.stop()
+    record.manifest["serving"] = server.fingerprint
     record.end(
         interrupted=interrupts.count > 0, stopped_ns=interrupts.first_ns, duration_s=duration, address=view.address()
     )
     _judge(record, view, scenario)
-    return interrupts.signal
+    return interrupts.signal, seen
 
 
 def _judge(record: RunRecord, view: ProgressView, scenario: Scenario) -> None:
@@ -202,46 +249,6 @@ def _judge(record: RunRecord, view: ProgressView, scenario: Scenario) -> None:
         record.invalid(f"{cut} requests had not finished {scenario.drain_s:.0f} s after the end and were cancelled")
     if view.any("disk_full"):
         record.invalid("the disk was full: records may be missing")
-
-
-class Phases:
-    """From the warm-up to the measured part, at one moment for all workers."""
-
-    def __init__(self, record: RunRecord, scenario: Scenario, workers: int) -> None:
-        self._record = record
-        self._scenario = scenario
-        self._workers = workers
-        self._distances: list[int] = []
-        self._pool: WorkerPool | None = None
-        self._view: ProgressView | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def begin_warm_up(self, pool: WorkerPool, view: ProgressView) -> None:
-        """Nothing is measured until every worker is warm, or the grace is over and the run has failed."""
-        self._pool, self._view = pool, view
-        view.note = "warming up"
-        self._timer = asyncio.get_running_loop().call_later(self._scenario.warmup_grace_s, self._too_late)
-
-    def warm(self, first_ns: int) -> None:
-        """A worker is warm; `first_ns` is its shortest pause from now to a request."""
-        self._distances.append(first_ns)
-        if len(self._distances) < self._workers or self._pool is None or self._view is None:
-            return
-        self.close()
-        at = monotonic_ns() - self._record.t0_ns + 20_000_000
-        self._record.measure(at)
-        self._view.measured()
-        self._pool.tell(f"measure {at} {min(self._distances)}")
-
-    def _too_late(self) -> None:
-        assert self._pool is not None
-        self._record.invalid(f"the warm-up was not over after {self._scenario.warmup_grace_s:.0f} s")
-        self._pool.tell("abort")
-
-    def close(self) -> None:
-        """Stop the clock of the grace."""
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 class Interrupts:

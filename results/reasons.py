@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_SERVER = "needs the server's metrics, which this version does not collect"
+_SERVER = "needs the server's queue times by request, which no engine tells"
 _NO_ANSWER = "no answer of the steady window has this figure"
 _UNANSWERED = "no request of the steady window was answered well"
 _EMPTY = "nothing happened in the window"
@@ -13,7 +13,6 @@ _REASONS = {
     "cache.theoretical": "no answer of the steady window has both the server's prompt count and a planned prefix",
     "cache.theoretical_tree": "no answer of the steady window has both the server's prompt count and a planned prefix",
     "cache.achieved": "the server's usage does not say cached tokens",
-    **dict.fromkeys((f"cache.{k}" for k in ("device", "host", "lost_evicted", "lost_routing", "cold")), _SERVER),
     "throughput.input_tok_s": "the server's usage does not count the prompt",
     "throughput.output_tok_s": "the server's usage does not count the output",
     "throughput.total_tok_s": "the server's usage does not count prompt and output",
@@ -24,7 +23,6 @@ _REASONS = {
     "jobs.per_hour_per_gpu": "the number of accelerators is not known",
     "jobs": "no session tree was finished in the steady window",
     "intervals": "too few session trees, or too short a window, for an interval that would hold",
-    "power": "no power source is read by this version",
     "client.send_lag_s": "nothing was sent in the steady window",
     "client": "the client took no sample of itself in the steady window",
     "requests.error_rate": "no request was finished in the steady window",

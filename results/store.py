@@ -15,12 +15,18 @@ import pyarrow.parquet as pq
 from results.derive import Requests, as_float, busy_seconds, derive, span
 from results.errors import UserError
 from results.journal import WorkerJournal, read_journal
+from results.metrics_table import write_metrics
+from results.network import read_network
+from results.power_journal import write_power
 from results.records import CHUNK_UNIT_NS, CLIENT, MISSING, TREE, Finish, Flag, Phase, Status, TreeEnd, lane_name
+from results.server_view import ServerView
 from results.steady import find_window
-from results.summary import summarise, tree_index
+from results.summary import Around, summarise, tree_index
 
 
-def finalize(run_dir: Path, header: dict[str, Any], *, keep_chunks: bool) -> dict[str, Any]:
+def finalize(
+    run_dir: Path, header: dict[str, Any], *, keep_chunks: bool, server: ServerView | None = None
+) -> dict[str, Any]:
     """Write the Parquet files and summary.json of a run from its journal, then remove the journal; returns the summary.
 
     Every file appears under its name only when it is complete. UserError when they can't be written: the journal stays.
@@ -31,8 +37,14 @@ def finalize(run_dir: Path, header: dict[str, Any], *, keep_chunks: bool) -> dic
     trees, tree_worker = _join(parts, "trees", TREE)
     client, client_worker = _join(parts, "client", CLIENT)
     torn = sum(part.torn for part in parts)
-    summary = summarise(requests, trees, {part.worker: part.client for part in parts}, header, torn=torn)
+    clients = {part.worker: part.client for part in parts}
+    t0 = header.get("t0_monotonic_ns", 0)
+    network = read_network(journal, t0)
     try:
+        write_metrics(run_dir, header["run_id"])
+        power = write_power(run_dir, header["run_id"], t0)
+        around = Around(power=power, network=network, server=server)
+        summary = summarise(requests, trees, clients, header, torn=torn, around=around)
         _write(requests_table(requests, header), run_dir / "requests.parquet")
         _write(sessions_table(requests, trees, tree_worker, header), run_dir / "sessions.parquet")
         _write(client_table(client, client_worker, header), run_dir / "client.parquet")

@@ -7,20 +7,41 @@ and last token, each only as far as it lies in the window. A figure that is not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from results.derive import Requests, as_float, busy_seconds, counted_output, human_seconds, span, window_share
 from results.findings import Severity, find
+from results.network import summarise_network
+from results.power import summarise_power
+from results.power_journal import PowerLog
 from results.reasons import why_null
 from results.records import CLIENT, SCHEMA_VERSION, Phase, Status, TreeEnd
+from results.server_view import ServerView, summarise_server
 from results.stats import distribution, ratio, reciprocals
 from results.uncertainty import intervals
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What was measured beside the requests; None or nothing where it was not."""
+
+    power: PowerLog | None = None
+    network: Sequence[dict[str, Any]] = ()
+    server: ServerView | None = None
+
+
 def summarise(
-    requests: Requests, trees: np.ndarray, clients: dict[int, np.ndarray], header: dict[str, Any], *, torn: int = 0
+    requests: Requests,
+    trees: np.ndarray,
+    clients: dict[int, np.ndarray],
+    header: dict[str, Any],
+    *,
+    torn: int = 0,
+    around: Around = Around(),
 ) -> dict[str, Any]:
     """All aggregates of a run.
 
@@ -58,15 +79,31 @@ def summarise(
         "jobs": _jobs(requests, trees, start, end, seconds, header.get("num_gpus")),
         "stages": _stages(requests, header, start),
         "intervals": intervals(requests, ok, tree_index(rows, trees), start, end, int(header.get("seed") or 0)),
-        "power": dict.fromkeys(("watts_mean", "joules", "joules_per_output_token", "joules_per_total_token", "source")),
         "client": _client(requests, clients, start, end),
     }
-    summary["reasons"] = why_null(summary)
-    for finding in find(requests, summary, header, torn):
+    used = summarise_power(
+        around.power,
+        start,
+        end,
+        output_tokens=_times(summary["throughput"]["output_tok_s"], seconds),
+        total_tokens=_times(summary["throughput"]["total_tok_s"], seconds),
+        jobs=summary["jobs"]["completed"],
+    )
+    way = summarise_network(list(around.network), latency["ttft_s"])
+    said = summarise_server(around.server, rows)
+    summary["cache"] |= said.shares
+    summary["reasons"] = why_null(summary) | used.reasons | way.pop("reasons") | said.reasons
+    summary |= {"power": used.figures, "network": way, "server": said.section}
+    summary["warnings"] += used.warnings
+    for finding in [*find(requests, summary, header, torn), *said.findings]:
         key = "invalid_reasons" if finding.severity is Severity.INVALID else "warnings"
         summary[key].append(str(finding))
     summary["valid"] = not summary["invalid_reasons"]
     return summary
+
+
+def _times(rate: float | None, seconds: float) -> float | None:
+    return None if rate is None else rate * seconds
 
 
 def _window(header: dict[str, Any], last_ns: int) -> tuple[int, int]:
@@ -170,12 +207,10 @@ def _cache(ok: np.ndarray, tree_theory: np.ndarray) -> dict[str, float | None]:
     theory = as_float(ok, "theoretical_cached_tokens")
     both = np.isfinite(inputs) & np.isfinite(theory)
     said = np.isfinite(inputs) & np.isfinite(cached)
-    unknown: dict[str, float | None] = dict.fromkeys(("device", "host", "lost_evicted", "lost_routing", "cold"))
     return {
         "theoretical": ratio(float(theory[both].sum()), float(inputs[both].sum())),
         "theoretical_tree": ratio(float(tree_theory[both].sum()), float(inputs[both].sum())),
         "achieved": ratio(float(cached[said].sum()), float(inputs[said].sum())),
-        **unknown,
     }
 
 

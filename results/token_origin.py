@@ -143,7 +143,8 @@ def _lost(
     missing = [name for name in _PARTS if name not in known]
     if len(missing) == 1:
         known[missing[0]] = max(0.0, lost - sum(known.values()))
-        why[missing[0]] = f"the rest of what was lost ({why[missing[0]]})"
+        rest = "the rest of what was lost, prefixes among it that were still being computed when they were asked for"
+        why[missing[0]] = f"{rest} ({why[missing[0]]})"
     tokens.update(known)
 
 

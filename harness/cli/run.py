@@ -124,13 +124,32 @@ def run_command(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Do not verify certificates (stamped in run.json).")
     ] = False,
+    metrics_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[ROLE=]URL", help="A metrics page of the server; repeatable. Default: next to it."),
+    ] = None,
+    metrics_targets: Annotated[
+        Path | None, typer.Option(help="File of metrics pages (Prometheus file_sd, JSON or YAML).")
+    ] = None,
+    serving: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="What the server does not tell of itself; repeatable.")
+    ] = None,
+    power: Annotated[
+        list[str] | None,
+        typer.Option(help="Power source: auto, none, nvidia, amd, rapl, dcgm:URL, agent:URL, cmd:... (docs/power.md)."),
+    ] = None,
+    idle: Annotated[str, typer.Option(help="How long idle power is measured before the run.")] = "5s",
+    prometheus_port: Annotated[
+        int | None, typer.Option(help="Serve the run's own figures to Prometheus on this port.", min=1, max=65535)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No plan, no progress.")] = False,
 ) -> int:
     """Replay a corpus against a live endpoint, measure, and write one run directory."""
+    from collectors.fingerprint import parse_stated
     from hardware.engine.profiles import PROFILES
     from harness.explain_view import print_rules
-    from harness.run import RunOptions, run
+    from harness.run import RunOptions, Watch, run
     from harness.summary_view import print_summary
     from replay.endpoint import Limits
     from replay.scenario import load_rules
@@ -187,6 +206,14 @@ def run_command(
         quiet=quiet,
         ca_file=ca_file,
         insecure=insecure,
+        watch=Watch(
+            metrics_urls=tuple(metrics_url or ()),
+            metrics_file=metrics_targets,
+            serving=parse_stated(serving or ()),
+            power=tuple(power or ("auto",)),
+            idle_s=parse_duration(idle),
+            prometheus_port=prometheus_port,
+        ),
     )
     finished = run(options, read_api_key(api_key_file), sys.argv[1:])
     print_summary(finished.summary, finished.directory, as_json=as_json)
