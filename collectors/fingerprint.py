@@ -7,6 +7,7 @@ what the endpoint shows otherwise, what was seen stands and the statement is kep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from collectors.dialect import Sample
@@ -170,15 +171,34 @@ def _with_stated(seen: dict[str, dict[str, Any]], stated: Mapping[str, str]) -> 
 
 
 def parse_stated(items: Sequence[str]) -> dict[str, str]:
-    """`--serving key=value` as a dict. UserError names an item without a key or a value, and a key given twice."""
+    """`--serving key=value` as a dict; an item without `=` is a YAML or JSON file of such keys.
+
+    UserError names an item without a key or a value, a key given twice, and a file that can't be used.
+    """
     found: dict[str, str] = {}
-    for item in items:
+    pairs = [pair for item in items for pair in ([item] if "=" in item else _pairs_of(Path(item)))]
+    for item in pairs:
         key, mark, value = (part.strip() for part in item.partition("="))
         if not (key and mark and value):
             raise UserError(f"--serving {item}", remedy="write it as key=value, for example tensor_parallel=8")
         if found.setdefault(key, value) != value:
             raise UserError(f"--serving {key} is given twice: {found[key]} and {value}", remedy="give it once")
     return found
+
+
+def _pairs_of(path: Path) -> list[str]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        remedy = "write it as key=value, or name a file of keys"
+        raise UserError(f"--serving {path}: {error.strerror}", remedy=remedy) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"--serving {path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(document, dict) or any(isinstance(value, dict | list) for value in document.values()):
+        raise UserError(f"--serving {path}: not a mapping of keys to plain values")
+    return [f"{key}={value}" for key, value in document.items()]
 
 
 def contradictions(found: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -55,19 +55,20 @@ class RunCollector:
 
 
 @contextmanager
-def live_metrics(port: int | None, view: ProgressView, run_id: str) -> Iterator[None]:
-    """Serve the page on 127.0.0.1 while the run lasts; nothing without a port. UserError when the port is taken."""
-    if port is None:
+def live_metrics(address: tuple[str, int] | None, view: ProgressView, run_id: str) -> Iterator[None]:
+    """Serve the page at (host, port) while the run lasts; nothing without one. UserError when it can't be had."""
+    if address is None:
         yield
         return
+    host, port = address
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(RunCollector(view, run_id))
     try:
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise UserError(f"--prometheus-port {port}: {error.strerror}", remedy="choose another port") from error
+        raise UserError(f"--prometheus-port {host}:{port}: {error.strerror}", remedy="choose another port") from error
     try:
         yield
     finally:

@@ -40,7 +40,7 @@ class Phases:
         self._record.begin(t0, self._workers)
         await self._server.start()
         if not load.warms_up(self._scenario):
-            await self._server.measure()
+            await self._server.measure(warmed_up=False)
             late = monotonic_ns() - t0
             if late > 0:  # a slow page: the measured part begins when the workers do
                 self._record.measure(late + _LEAD_NS)
@@ -61,7 +61,7 @@ class Phases:
     async def _measure(self) -> None:
         assert self._pool is not None
         assert self._view is not None
-        await self._server.measure()
+        await self._server.measure(warmed_up=True)
         at = monotonic_ns() - self._record.t0_ns + _LEAD_NS
         self._record.measure(at)
         self._view.measured()

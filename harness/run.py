@@ -50,7 +50,7 @@ class Watch:
     serving: dict[str, str] = field(default_factory=dict)
     power: tuple[str, ...] = ("auto",)
     idle_s: float = 5.0
-    prometheus_port: int | None = None
+    prometheus: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ async def _drive(
         stated=options.watch.serving,
         clock=since(lambda: record.t0_ns),
     )
-    with live_metrics(options.watch.prometheus_port, view, record.run_id):
+    with live_metrics(options.watch.prometheus, view, record.run_id):
         async with asyncio.TaskGroup() as tasks:
             phases = Phases(record, scenario, len(configs), server, tasks)
             pool = WorkerPool(configs, view.report, phases.warm)

@@ -47,6 +47,7 @@ class ServerSide:
         self._metrics: ServerMetrics | None = None
         self._found = Discovered([], [])
         self._from_ns = 0
+        self._warmed_up = False
         self.fingerprint: dict[str, dict[str, Any]] = {}
 
     async def find(self) -> bool:
@@ -72,9 +73,10 @@ class ServerSide:
             await self._metrics.start()
             await self._metrics.edge("run_start")
 
-    async def measure(self) -> None:
-        """The measured part is about to begin and nothing is in flight."""
+    async def measure(self, *, warmed_up: bool) -> None:
+        """The measured part is about to begin and nothing is in flight; `warmed_up`: something was sent before."""
         self._from_ns = self._clock()
+        self._warmed_up = warmed_up
         if self._metrics is not None:
             await self._metrics.edge("steady_start")
 
@@ -93,6 +95,8 @@ class ServerSide:
             if {"steady_start", "run_end"} <= metrics.baselines.keys():
                 view.increases = metrics.increases("steady_start", "run_end")
                 view.evidence = metrics.evidence()
+                if self._warmed_up:
+                    view.warm_up = metrics.increases("run_start", "steady_start")
         if self._client is not None:
             await self._client.aclose()
         return view

@@ -23,6 +23,8 @@ class ServerView:
     notes: list[str] = field(default_factory=list)
     from_ns: int = 0
     increases: list[Increase] | None = None
+    warm_up: list[Increase] | None = None
+    """The same from the run's start to `from_ns`; None where there was no warm-up."""
     evidence: Evidence = field(default_factory=Evidence)
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -45,18 +47,23 @@ def summarise_server(view: ServerView | None, rows: np.ndarray) -> ServerSummary
         reasons = {f"cache.{name}": why for name in SHARES} | {"server": why}
         return ServerSummary(dict.fromkeys(SHARES), None, reasons, [])
     sent = rows[rows["sent_ns"] >= view.from_ns]
-    sums = client_sums(sent)
-    ok = sent[sent["status"] == Status.OK]
-    theory = ok["theoretical_cached_tokens"]
-    theoretical = int(theory[theory != MISSING].sum()) if len(ok) else None
-    compared = reconcile(sums, view.increases)
-    origin = token_origin(sums, theoretical, view.increases, view.evidence)
+    compared = reconcile(client_sums(sent), view.increases)
+    origin = _origin(sent, view.increases, view.evidence)
     shares = {name: origin["fractions"].get(name) for name in SHARES}
     why_each: dict[str, str] = origin["why"]
     reasons = {f"cache.{name}": why_each.get(name, _UNREAD) for name in SHARES if shares[name] is None}
     section = {**view.summary, "reconciled": compared, "origin": origin, "notes": notes}
+    if view.warm_up is not None:
+        earlier = rows[(rows["sent_ns"] >= 0) & (rows["sent_ns"] < view.from_ns)]
+        section["origin_of_warmup"] = _origin(earlier, view.warm_up, view.evidence)
     found = [Finding("server_note", Severity.WARNING, note) for note in notes]
     return ServerSummary(shares, section, reasons, [*findings(compared), *found])
+
+
+def _origin(rows: np.ndarray, increases: list[Increase], evidence: Evidence) -> dict[str, Any]:
+    theory = rows["theoretical_cached_tokens"][rows["status"] == Status.OK]
+    theoretical = int(theory[theory != MISSING].sum(dtype=np.int64)) if len(theory) else None
+    return token_origin(client_sums(rows), theoretical, increases, evidence)
 
 
 def client_sums(rows: np.ndarray) -> ClientSums:

@@ -132,7 +132,8 @@ def run_command(
         Path | None, typer.Option(help="File of metrics pages (Prometheus file_sd, JSON or YAML).")
     ] = None,
     serving: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="What the server does not tell of itself; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE|FILE", help="What the server does not tell of itself; repeatable, or YAML."),
     ] = None,
     power: Annotated[
         list[str] | None,
@@ -140,7 +141,8 @@ def run_command(
     ] = None,
     idle: Annotated[str, typer.Option(help="How long idle power is measured before the run.")] = "5s",
     prometheus_port: Annotated[
-        int | None, typer.Option(help="Serve the run's own figures to Prometheus on this port.", min=1, max=65535)
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Serve the run's own figures to Prometheus; on loopback by default."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No plan, no progress.")] = False,
@@ -212,7 +214,7 @@ def run_command(
             serving=parse_stated(serving or ()),
             power=tuple(power or ("auto",)),
             idle_s=parse_duration(idle),
-            prometheus_port=prometheus_port,
+            prometheus=_address(prometheus_port) if prometheus_port else None,
         ),
     )
     finished = run(options, read_api_key(api_key_file), sys.argv[1:])
@@ -251,6 +253,13 @@ def _fixed(isl: str | None, osl: str | None) -> Fixed | None:
     if isl is None and osl is None:
         return None
     return Fixed(parse_tokens(isl) if isl else Fixed.input_tokens, parse_tokens(osl) if osl else Fixed.output_tokens)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UserError(f"--prometheus-port {text}", remedy="write a port, or host:port")
+    return host or "127.0.0.1", int(port)
 
 
 def _workers(text: str) -> int | None:
