@@ -43,13 +43,19 @@ class Measured:
         """CPU milliseconds per request."""
         return self.cpu_s / len(self.requests) * 1e3
 
-    def errors_ms(self, truth: dict[str, Truth]) -> tuple[np.ndarray, np.ndarray]:
-        """After the first turn: TTFT minus (first write - body complete), and first stamp minus that write."""
+    def errors_ms(self, truth: dict[str, Truth], *, from_first_byte: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """After the first turn: TTFT minus (first write - body complete), and first stamp minus that write.
+
+        `from_first_byte` of the request instead: sending half a megabyte is then part of the truth, as it is of TTFT.
+        """
         ttft, stamp = [], []
         for row in self.requests:
             seen = truth.get(row["request_id"])
             if seen is not None and row["status"] == "ok" and row["turn"] > 0:
-                ttft.append(row["ttft_s"] * 1e3 - (seen.writes_ns[0] - seen.body_ns) / 1e6)
+                ttft.append(
+                    row["ttft_s"] * 1e3
+                    - (seen.writes_ns[0] - (seen.first_byte_ns if from_first_byte else seen.body_ns)) / 1e6
+                )
                 stamp.append((row["first_token_ns"] + self.t0_ns - seen.writes_ns[0]) / 1e6)
         return np.array(ttft), np.array(stamp)
 
@@ -78,14 +84,18 @@ def write_corpus(
             writer.add_session(rows)
 
 
-def run(port: int, corpus: Path, *options: str) -> Measured:
+def run(port: int, corpus: Path, *options: str, environment: dict[str, str] | None = None) -> Measured:
     """Run `agentx run` on its own core and read what it recorded."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-P", "-m", "agentx", "run", "--endpoint", f"http://127.0.0.1:{port}", "--quiet"]
         command += ["--corpus", str(corpus), "--out", out, *options]
         started = monotonic_ns()
         with subprocess.Popen(
-            pinned(CLIENT_CPU, command), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            pinned(CLIENT_CPU, command),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
         ) as process:
             assert process.stderr is not None
             said = process.stderr.read()

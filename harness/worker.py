@@ -22,8 +22,10 @@ import msgspec
 from collectors.client import LoopWatch
 from harness import load
 from harness.recording import Sent, write_request
+from harness.throttle import Throttle
 from harness.worker_config import WorkerConfig, map_plan
 from harness.worker_progress import Progress
+from replay.affinity import affinity_lines
 from replay.corpus import Corpus
 from replay.exchange import Exchange
 from replay.live_tree import LiveTree
@@ -81,6 +83,7 @@ class Worker:
         self._upcoming: dict[int, LiveTree] = {}
         """Given to the scheduler, whose `TreeStarted` is still to be carried out."""
         self._trees: dict[int, LiveTree] = {}
+        self.throttle = Throttle.of(config.scenario, config.workers, self._tokens, self._send)
         self._answers: deque[Exchange] = deque()
         self._commands: deque[Command] = deque()
         self._carrying_out = False
@@ -130,6 +133,9 @@ class Worker:
             self._end_timer.cancel()
         self._end_timer = self.loop.call_later(self.config.scenario.drain_s, self._drain_over)
         self._do(self.scheduler.stop(self._now()))
+        for send in self.throttle.take_all() if self.throttle is not None else ():
+            # Never sent: no row, and the scheduler need not wait for it.
+            self._do(self.scheduler.ended(send.slot, send.step, Outcome.CONTINUE, self._now(), primer=send.primer))
 
     def abort(self) -> None:
         """Stop at once: what is in flight is cancelled."""
@@ -219,7 +225,10 @@ class Worker:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Send():
-                self._send(command)
+                if self.throttle is None:
+                    self._send(command)
+                else:
+                    self.throttle.put(command)
             case WakeAt(at_ns):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -253,6 +262,9 @@ class Worker:
         self.progress.trees_live -= 1
         self.progress.trees_ended += 1
 
+    def _tokens(self, send: Send) -> int:
+        return self._trees[send.slot].tree.steps[send.step].input_tokens
+
     def _send(self, send: Send) -> None:
         live = self._trees[send.slot]
         step = live.tree.steps[send.step]
@@ -266,7 +278,9 @@ class Worker:
         parts = (self._body_head, memoryview(conversation), self.config.body.tail(tokens))
         exchange = Exchange(stream, self._answered, sent)
         self.progress.in_flight += 1
-        self.transport.send(self._head, request_id, parts, exchange)
+        tree_id = f"{self.config.run_id}-{live.tree.session}-{live.number}"
+        lines = affinity_lines(self.config.scenario.affinity, tree_id, step.lane, live.tree.steps[0].lane)
+        self.transport.send(self._head, request_id, parts, exchange, lines)
 
     def _answered(self, exchange: Exchange) -> None:
         """An answer is over: kept for `_work`, since reading the others must not wait for what it entails."""
@@ -368,9 +382,12 @@ async def _serve(config: WorkerConfig) -> None:
     emit({"ready": config.worker})
     try:
         async with asyncio.TaskGroup() as tasks:
-            listening = tasks.create_task(_listen(reader, worker))
+            beside = [tasks.create_task(_listen(reader, worker))]
+            if worker.throttle is not None:
+                beside.append(tasks.create_task(worker.throttle.run()))
             await worker.over.wait()
-            listening.cancel()
+            for task in beside:
+                task.cancel()
     finally:
         worker.close()
         worker.report()

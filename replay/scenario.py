@@ -88,6 +88,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     messages: Literal["plain", "tools"] = "tools"
     shared_prefix: Literal["none", "trace", "all"] = "trace"
     """Which sessions have tools and system prompt in common: none, those whose sizes are equal, or all."""
+    affinity: Literal["none", "correlation", "session", "affinity", "smg", "dynamo"] = "none"
+    """Headers by which routers keep a conversation on one worker (FACTS 2.4); sub-agents are sessions of their own."""
     max_context: int | None = None
     overlong: Literal["skip", "end", "fail"] = "end"
     """Requests beyond the context: left out alone, with the rest of their lane, or refused before the run."""

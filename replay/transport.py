@@ -138,10 +138,20 @@ class Transport:
 
     # requests
 
-    def send(self, head: bytes, request_id: str, parts: Sequence[Buffer], exchange: Exchange) -> None:
-        """Send `parts` (the body, in order) under `head` from `request_head`, now if a connection is free."""
+    def send(
+        self, head: bytes, request_id: str, parts: Sequence[Buffer], exchange: Exchange, lines: bytes = b""
+    ) -> None:
+        """Send `parts` (the body, in order) under `head` from `request_head`, now if a connection is free.
+
+        `lines` are further header lines of this request, each ended.
+        """
         length = sum(map(len, parts))
-        exchange.head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (head, request_id.encode(), length)
+        exchange.head = b"%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+            head,
+            lines,
+            request_id.encode(),
+            length,
+        )
         exchange.parts = parts
         self._dispatch(exchange)
 

@@ -103,6 +103,10 @@ def run_command(
             help="Sessions share tools and system prompt: never, where sizes are equal, always.",
         ),
     ] = None,
+    affinity: Annotated[
+        str | None,
+        typer.Option(metavar="KIND", help="Headers for routers: none, correlation, session, affinity, smg, dynamo."),
+    ] = None,
     steady: Annotated[
         str | None, typer.Option(metavar="all|auto", help="Which part of the measured time counts (auto: MSER-5).")
     ] = None,
@@ -175,6 +179,7 @@ def run_command(
             seed=seed,
             messages=_choice("--messages", messages, ("plain", "tools")),
             shared_prefix=_choice("--shared-prefix", shared_prefix, ("none", "trace", "all")),
+            affinity=_choice("--affinity", affinity, ("none", "correlation", "session", "affinity", "smg", "dynamo")),
             steady=_choice("--steady", steady, ("all", "auto")),
             drain_s=parse_duration(drain) if drain else None,
         )
