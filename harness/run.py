@@ -8,7 +8,8 @@ import resource
 import secrets
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -211,7 +212,7 @@ async def _drive(
         stated=options.watch.serving,
         clock=since(lambda: record.t0_ns),
     )
-    with live_metrics(options.watch.prometheus, view, record.run_id):
+    with live_metrics(options.watch.prometheus, view, record.run_id), one_error():
         async with asyncio.TaskGroup() as tasks:
             phases = Phases(record, scenario, len(configs), server, tasks)
             pool = WorkerPool(configs, view.report, phases.warm)
@@ -236,6 +237,18 @@ async def _drive(
     )
     _judge(record, view, scenario)
     return interrupts.signal, seen
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """A task group wraps what its body raised; the user's one-line error must come out as itself."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
 
 
 def _judge(record: RunRecord, view: ProgressView, scenario: Scenario) -> None:

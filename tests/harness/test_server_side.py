@@ -92,3 +92,16 @@ def test_what_is_stated_may_come_from_a_file(tmp_path: Path) -> None:
     path.write_text("a: [1]\n")
     with pytest.raises(UserError, match="plain values"):
         parse_stated([str(path)])
+
+
+def test_an_error_inside_the_run_comes_out_as_itself(tmp_path: Path) -> None:
+    """A bad file of targets is found while the run is being set up, inside a task group."""
+    (tmp_path / "targets.json").write_text("[{]")
+    with simulated() as url:
+        done = agentx(
+            "run", "--endpoint", url, "--metrics-targets", str(tmp_path / "targets.json"), "--out", str(tmp_path)
+        )
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("agentx: ")]
+    assert "targets.json" in line
+    assert "TaskGroup" not in line
