@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -291,7 +292,7 @@ def _from_table(table: pa.Table, meta: dict[str, Any]) -> Corpus:
     output_sets, output_kinds = _encode_kinds(table["output_kinds"])
     blocks = _only_chunk(table["blocks"])
     runs = blocks.flatten()
-    offsets = np.asarray(blocks.offsets, dtype=np.int64)
+    offsets = _integers(blocks.offsets, np.int64)
     return Corpus(
         meta=meta,
         digest=str(meta["digest"]),
@@ -305,8 +306,8 @@ def _from_table(table: pa.Table, meta: dict[str, Any]) -> Corpus:
         lane=lane,
         parent_lane=to_lane[parent_index],
         run_offset=offsets - offsets[0],
-        run_first=np.asarray(runs.field("first"), dtype=np.int64),
-        run_count=np.asarray(runs.field("count"), dtype=np.int64),
+        run_first=_integers(runs.field("first"), np.int64),
+        run_count=_integers(runs.field("count"), np.int64),
         model=model,
         stop=stop,
         streamed=_integers(table["streamed"].cast("int8"), np.int8),
@@ -340,10 +341,22 @@ def _encode_kinds(column: pa.ChunkedArray) -> tuple[list[tuple[str, ...]], np.nd
 
 
 def _integers(column: Any, dtype: type) -> np.ndarray:
-    import pyarrow.compute as pc
-
-    return np.ascontiguousarray(np.asarray(pc.fill_null(column, MISSING)), dtype=dtype)
+    return np.ascontiguousarray(_values(column, MISSING), dtype=dtype)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    return np.ascontiguousarray(np.asarray(column), dtype=np.float64)
+    return np.ascontiguousarray(_values(column, math.nan), dtype=np.float64)
+
+
+def _values(column: Any, missing: float) -> np.ndarray:
+    """The numbers of a column, `missing` for nulls, from its buffers: Arrow's own conversions would import pandas."""
+    array = _only_chunk(column) if hasattr(column, "num_chunks") else column
+    kind = np.dtype(str(array.type).replace("double", "float64"))
+    valid, data = array.buffers()
+    if data is None:
+        return np.full(len(array), missing, kind)
+    values = np.frombuffer(data, kind, count=len(array), offset=array.offset * kind.itemsize)
+    if valid is None or not array.null_count:
+        return values
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[array.offset : array.offset + len(array)]
+    return np.where(bits.astype(bool), values, np.asarray(missing, kind))

@@ -38,7 +38,7 @@ def intervals(
     if len(names) < LEAST_TREES:
         out["reason"] = f"latencies: {len(names)} session trees, fewer than {LEAST_TREES}"
     else:
-        counts = _draw_counts(len(names), seed)
+        counts = draw_counts(len(names), seed)
         for key, values in (
             ("ttft_s", requests.ttft_s),
             ("tpot_s", requests.tpot_s),
@@ -53,7 +53,7 @@ def intervals(
     return out
 
 
-def _draw_counts(trees: int, seed: int) -> np.ndarray:
+def draw_counts(trees: int, seed: int) -> np.ndarray:
     """How often each tree is in each draw, shape (DRAWS, trees)."""
     rng = np.random.Generator(np.random.PCG64(seed))
     return rng.multinomial(trees, np.full(trees, 1 / trees), size=DRAWS)
@@ -63,19 +63,32 @@ def _of_latency(key: str, values: np.ndarray, cluster: np.ndarray, counts: np.nd
     known = np.isfinite(values)
     order = np.argsort(values[known], kind="stable")
     data, owner = values[known][order], cluster[known][order]
-    names = {"mean": None, "p50": 0.50, "p90": 0.90, "p99": 0.99}
+    quantiles = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
     if not len(data):
-        return {f"{key}.{name}": None for name in names}
-    drawn: dict[str, list[float]] = {name: [] for name in names}
+        return {f"{key}.{name}": None for name in ("mean", *quantiles)}
+    weights = [(data * count[owner]).sum() / total for count in counts if (total := count[owner].sum())]
+    out: dict[str, Interval] = {f"{key}.mean": _middle([float(w) for w in weights])}
+    for name, draws in drawn_quantiles(data, owner, counts, quantiles).items():
+        out[f"{key}.{name}"] = _middle(draws.tolist())
+    return out
+
+
+def drawn_quantiles(
+    values: np.ndarray, cluster: np.ndarray, counts: np.ndarray, quantiles: dict[str, float]
+) -> dict[str, np.ndarray]:
+    """Quantiles of `values` (finite) in every draw, in which the values of cluster c stand counts[draw, c] times.
+
+    Draws that hold no value are left out.
+    """
+    order = np.argsort(values, kind="stable")
+    data, owner = values[order], cluster[order]
+    drawn: dict[str, list[float]] = {name: [] for name in quantiles}
     for count in counts:
         weight = np.cumsum(count[owner])
-        if not weight[-1]:
-            continue
-        drawn["mean"].append(float((data * count[owner]).sum() / weight[-1]))
-        for name, q in names.items():
-            if q is not None:
+        if len(weight) and weight[-1]:
+            for name, q in quantiles.items():
                 drawn[name].append(float(data[np.searchsorted(weight, q * (weight[-1] - 1) + 1)]))
-    return {f"{key}.{name}": _middle(values) for name, values in drawn.items()}
+    return {name: np.array(found) for name, found in drawn.items()}
 
 
 def _of_share(part: np.ndarray, whole: np.ndarray, cluster: np.ndarray, counts: np.ndarray) -> Interval:

@@ -152,11 +152,8 @@ def run_command(
     quiet: Annotated[bool, typer.Option("--quiet", help="No plan, no progress.")] = False,
 ) -> int:
     """Replay a corpus against a live endpoint, measure, and write one run directory."""
-    from collectors.fingerprint import parse_stated
     from hardware.engine.profiles import PROFILES
-    from harness.explain_view import print_rules
     from harness.run import RunOptions, Watch, run
-    from harness.summary_view import print_summary
     from replay.endpoint import Limits
     from replay.scenario import load_rules
 
@@ -186,6 +183,8 @@ def run_command(
         | ({"duration_s": None} if sessions and not duration else {}),
     )
     if explain:
+        from harness.explain_view import print_rules
+
         print_rules(rules, as_json=as_json)
         return 0
     if (endpoint is None) == (mock is None):
@@ -216,13 +215,15 @@ def run_command(
         watch=Watch(
             metrics_urls=tuple(metrics_url or ()),
             metrics_file=metrics_targets,
-            serving=parse_stated(serving or ()),
+            serving=_stated(serving) if serving else {},
             power=tuple(power or ("auto",)),
             idle_s=parse_duration(idle),
             prometheus=_address(prometheus_port) if prometheus_port else None,
         ),
     )
     finished = run(options, read_api_key(api_key_file), sys.argv[1:])
+    from harness.summary_view import print_summary  # drawing tables takes a while to load: not before the first request
+
     print_summary(finished.summary, finished.directory, as_json=as_json)
     if finished.signal is not None:
         return 128 + finished.signal  # 130 for Ctrl-C, 143 for TERM, as a shell reports them
@@ -258,6 +259,12 @@ def _fixed(isl: str | None, osl: str | None) -> Fixed | None:
     if isl is None and osl is None:
         return None
     return Fixed(parse_tokens(isl) if isl else Fixed.input_tokens, parse_tokens(osl) if osl else Fixed.output_tokens)
+
+
+def _stated(items: list[str]) -> dict[str, str]:
+    from collectors.fingerprint import parse_stated
+
+    return parse_stated(items)
 
 
 def _address(text: str) -> tuple[str, int]:
