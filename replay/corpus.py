@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -326,18 +327,26 @@ def _only_chunk(column: pa.ChunkedArray) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _encode(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+def _encode(column: Any) -> tuple[list[str], np.ndarray]:
     """Distinct strings in order of appearance, and each row's index (-1 for null)."""
-    encoded = _only_chunk(column).dictionary_encode()
+    encoded = (_only_chunk(column) if hasattr(column, "num_chunks") else column).dictionary_encode()
     return encoded.dictionary.to_pylist(), _integers(encoded.indices, np.int32)
 
 
 def _encode_kinds(column: pa.ChunkedArray) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    import pyarrow.compute as pc
-
-    encoded = pc.binary_join(_only_chunk(column), "\x1f").dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    return [tuple(name.split("\x1f")) if name else () for name in names], _integers(encoded.indices, np.int32)
+    """Distinct sets of kinds in order of appearance, and each row's index (-1 for null)."""
+    lists = _only_chunk(column)
+    names, flat = _encode(lists.flatten())
+    offsets = _integers(lists.offsets, np.int64)
+    sets: dict[tuple[int, ...], int] = {}
+    kinds = flat.tolist()
+    bounds = (offsets - offsets[0]).tolist()
+    known = _valid(lists)
+    rows = [
+        sets.setdefault(tuple(kinds[low:high]), len(sets)) if known is None or known[k] else MISSING
+        for k, (low, high) in enumerate(pairwise(bounds))
+    ]
+    return [tuple(names[k] for k in found) for found in sets], np.array(rows, dtype=np.int32)
 
 
 def _integers(column: Any, dtype: type) -> np.ndarray:
@@ -352,11 +361,18 @@ def _values(column: Any, missing: float) -> np.ndarray:
     """The numbers of a column, `missing` for nulls, from its buffers: Arrow's own conversions would import pandas."""
     array = _only_chunk(column) if hasattr(column, "num_chunks") else column
     kind = np.dtype(str(array.type).replace("double", "float64"))
-    valid, data = array.buffers()
+    data = array.buffers()[1]
     if data is None:
         return np.full(len(array), missing, kind)
     values = np.frombuffer(data, kind, count=len(array), offset=array.offset * kind.itemsize)
-    if valid is None or not array.null_count:
-        return values
-    bits = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[array.offset : array.offset + len(array)]
-    return np.where(bits.astype(bool), values, np.asarray(missing, kind))
+    valid = _valid(array)
+    return values if valid is None else np.where(valid, values, np.asarray(missing, kind))
+
+
+def _valid(array: Any) -> np.ndarray | None:
+    """Which values are not null; None when all are."""
+    bitmap = array.buffers()[0]
+    if bitmap is None or not array.null_count:
+        return None
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[array.offset : array.offset + len(array)].astype(bool)

@@ -148,7 +148,8 @@ class _Cutter:
             ASSISTANT_CALL: shape.assistant_call or 0,
             TOOL: shape.tool or 0,
         }
-        self.tool_kinds = np.array(["tool_result" in kinds for kinds in corpus.input_kind_sets] or [False])
+        # One more, so that an unknown kind (-1) is none.
+        self.tool_kinds = np.array([*("tool_result" in kinds for kinds in corpus.input_kind_sets), False])
 
     def cut(self, step: Step, seen: SeenBlocks) -> None:
         """Set the step's planned input, its messages and the step it extends."""
