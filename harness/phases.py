@@ -8,7 +8,7 @@ from time import monotonic_ns
 from harness import load
 from harness.progress import ProgressView
 from harness.run_record import RunRecord
-from harness.server_side import LEAD_S, ServerSide
+from harness.server_side import INTERVAL_S, LEAD_S, ServerSide
 from harness.workers import WorkerPool
 from replay.scenario import Scenario
 
@@ -31,6 +31,8 @@ class Phases:
         self._pool: WorkerPool | None = None
         self._view: ProgressView | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._measuring = False
 
     async def begin(self, pool: WorkerPool, view: ProgressView) -> None:
         """Start the clock and the workers. With a warm-up, nothing is measured until every worker is warm."""
@@ -41,11 +43,13 @@ class Phases:
         await self._server.start()
         if not load.warms_up(self._scenario):
             await self._server.measure(warmed_up=False)
+            self._measuring = True
             late = monotonic_ns() - t0
             if late > 0:  # a slow page: the measured part begins when the workers do
                 self._record.measure(late + _LEAD_NS)
         view.start()
         pool.tell(f"go {t0}")
+        self._ticker = self._tasks.create_task(self._tick())
         if load.warms_up(self._scenario):
             view.note = "warming up"
             loop = asyncio.get_running_loop()
@@ -55,13 +59,20 @@ class Phases:
         """A worker is warm; `first_ns` is its shortest pause from now to a request."""
         self._distances.append(first_ns)
         if len(self._distances) == self._workers:
-            self.close()
+            self._end_grace()
             self._tasks.create_task(self._measure())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            if self._measuring:
+                await self._server.tick()
 
     async def _measure(self) -> None:
         assert self._pool is not None
         assert self._view is not None
         await self._server.measure(warmed_up=True)
+        self._measuring = True
         at = monotonic_ns() - self._record.t0_ns + _LEAD_NS
         self._record.measure(at)
         self._view.measured()
@@ -72,7 +83,12 @@ class Phases:
         self._record.invalid(f"the warm-up was not over after {self._scenario.warmup_grace_s:.0f} s")
         self._pool.tell("abort")
 
-    def close(self) -> None:
-        """Stop the clock of the grace."""
+    def _end_grace(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        """Stop the clocks."""
+        self._end_grace()
+        if self._ticker is not None:
+            self._ticker.cancel()

@@ -225,6 +225,7 @@ async def _drive(
                     await pool.wait()
                 except* WorkerDied as group:
                     record.invalid(str(group.exceptions[0]))
+                phases.close()
                 await server.finish()
             finally:
                 phases.close()

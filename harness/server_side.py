@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -21,6 +22,8 @@ from collectors.targets import Discovered, find_targets
 from replay.endpoint import Endpoint
 from results.server_view import ServerView
 
+INTERVAL_S = 60.0
+"""Length of the intervals for which the origin of input tokens is told."""
 LEAD_S = 0.3
 """Between the first baseline and the first request: ten pages of a busy engine."""
 _JSON_ROUTES = {"models": "/v1/models", "server_info": "/server_info", "version": "/version"}
@@ -48,6 +51,7 @@ class ServerSide:
         self._found = Discovered([], [])
         self._from_ns = 0
         self._warmed_up = False
+        self._ticks: list[tuple[str, int]] = []
         self.fingerprint: dict[str, dict[str, Any]] = {}
 
     async def find(self) -> bool:
@@ -80,6 +84,13 @@ class ServerSide:
         if self._metrics is not None:
             await self._metrics.edge("steady_start")
 
+    async def tick(self) -> None:
+        """One more baseline: the intervals between them are told apart."""
+        if self._metrics is not None:
+            name = f"t{len(self._ticks) + 1}"
+            self._ticks.append((name, self._clock()))
+            await self._metrics.edge(name)
+
     async def finish(self) -> None:
         """Everything has been answered: the last baseline, and what is serving."""
         if self._metrics is not None:
@@ -95,6 +106,9 @@ class ServerSide:
             if {"steady_start", "run_end"} <= metrics.baselines.keys():
                 view.increases = metrics.increases("steady_start", "run_end")
                 view.evidence = metrics.evidence()
+                edges = [("steady_start", self._from_ns), *self._ticks, ("run_end", self._clock())]
+                edges = [edge for edge in edges if edge[0] in metrics.baselines]
+                view.intervals = [(a[1], b[1], metrics.increases(a[0], b[0])) for a, b in pairwise(edges)]
                 if self._warmed_up:
                     view.warm_up = metrics.increases("run_start", "steady_start")
         if self._client is not None:

@@ -25,6 +25,8 @@ class ServerView:
     increases: list[Increase] | None = None
     warm_up: list[Increase] | None = None
     """The same from the run's start to `from_ns`; None where there was no warm-up."""
+    intervals: list[tuple[int, int, list[Increase]]] = field(default_factory=list)
+    """(from, to, increases) of each part of the measured time; ns since the run's start."""
     evidence: Evidence = field(default_factory=Evidence)
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -53,11 +55,19 @@ def summarise_server(view: ServerView | None, rows: np.ndarray) -> ServerSummary
     why_each: dict[str, str] = origin["why"]
     reasons = {f"cache.{name}": why_each.get(name, _UNREAD) for name in SHARES if shares[name] is None}
     section = {**view.summary, "reconciled": compared, "origin": origin, "notes": notes}
+    section["origin_by_interval"] = [_part(rows, *interval, view.evidence) for interval in view.intervals]
     if view.warm_up is not None:
         earlier = rows[(rows["sent_ns"] >= 0) & (rows["sent_ns"] < view.from_ns)]
         section["origin_of_warmup"] = _origin(earlier, view.warm_up, view.evidence)
     found = [Finding("server_note", Severity.WARNING, note) for note in notes]
     return ServerSummary(shares, section, reasons, [*findings(compared), *found])
+
+
+def _part(rows: np.ndarray, start: int, end: int, increases: list[Increase], evidence: Evidence) -> dict[str, Any]:
+    """The origin of the input of requests sent in one interval; what was under way at its ends blurs its edges."""
+    origin = _origin(rows[(rows["sent_ns"] >= start) & (rows["sent_ns"] < end)], increases, evidence)
+    del origin["why"]  # the whole run's says it
+    return {"start_ns": start, "end_ns": end, **origin}
 
 
 def _origin(rows: np.ndarray, increases: list[Increase], evidence: Evidence) -> dict[str, Any]:

@@ -30,13 +30,14 @@ def compare_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """What changed from one run to the other, with intervals, and what of it is noise."""
+    from collectors.fingerprint import incomparable
     from harness.compare_view import print_comparisons
     from results.compare import compare, differences, find_runs, pair, parse_gate
 
     gates = [parse_gate(text) for text in fail_if or ()]
     compared, broken = [], []
     for a, b in pair(find_runs(before), find_runs(after)):
-        mixed = differences(a, b)
+        mixed = differences(a, b) + incomparable(a.manifest.get("serving", {}), b.manifest.get("serving", {}))
         if mixed and not allow_mixed:
             what = "; ".join(mixed[:3])
             raise UserError(f"{a.folder} and {b.folder} differ in {what}", remedy="--allow-mixed compares them anyway")
