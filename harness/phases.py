@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from time import monotonic_ns
 
 from harness import load
@@ -11,6 +12,7 @@ from harness.run_record import RunRecord
 from harness.server_side import INTERVAL_S, LEAD_S, ServerSide
 from harness.workers import WorkerPool
 from replay.scenario import Scenario
+from results.errors import EXIT_ENDPOINT, UserError
 
 _LEAD_NS = 20_000_000
 """For a command to reach every worker."""
@@ -20,13 +22,21 @@ class Phases:
     """Tells the workers when to go and when to measure; takes the server's baselines at both edges."""
 
     def __init__(
-        self, record: RunRecord, scenario: Scenario, workers: int, server: ServerSide, tasks: asyncio.TaskGroup
+        self,
+        record: RunRecord,
+        scenario: Scenario,
+        workers: int,
+        server: ServerSide,
+        tasks: asyncio.TaskGroup,
+        *,
+        require_metrics: bool = False,
     ) -> None:
         self._record = record
         self._scenario = scenario
         self._workers = workers
         self._server = server
         self._tasks = tasks
+        self._strict = require_metrics
         self._distances: list[int] = []
         self._pool: WorkerPool | None = None
         self._view: ProgressView | None = None
@@ -37,7 +47,10 @@ class Phases:
     async def begin(self, pool: WorkerPool, view: ProgressView) -> None:
         """Start the clock and the workers. With a warm-up, nothing is measured until every worker is warm."""
         self._pool, self._view = pool, view
-        lead = round(LEAD_S * 1e9) if await self._server.find() else _LEAD_NS
+        found = await self._server.find()
+        if not found:
+            self._without_pages(quiet=view.quiet)
+        lead = round(LEAD_S * 1e9) if found else _LEAD_NS
         t0 = monotonic_ns() + lead
         self._record.begin(t0, self._workers)
         await self._server.start()
@@ -54,6 +67,13 @@ class Phases:
             view.note = "warming up"
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._scenario.warmup_grace_s, self._too_late)
+
+    def _without_pages(self, *, quiet: bool) -> None:
+        why = "; ".join(self._server.notes[-1:])
+        if self._strict:
+            raise UserError(f"--require-metrics: {why}", exit_code=EXIT_ENDPOINT)
+        if not quiet:
+            print(f"agentx: the server's side stays unknown: {why}", file=sys.stderr, flush=True)
 
     def warm(self, first_ns: int) -> None:
         """A worker is warm; `first_ns` is its shortest pause from now to a request."""

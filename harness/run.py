@@ -48,6 +48,7 @@ class Watch:
 
     metrics_urls: tuple[str, ...] = ()
     metrics_file: Path | None = None
+    require_metrics: bool = False
     serving: dict[str, str] = field(default_factory=dict)
     power: tuple[str, ...] = ("auto",)
     idle_s: float = 5.0
@@ -214,7 +215,8 @@ async def _drive(
     )
     with live_metrics(options.watch.prometheus, view, record.run_id), one_error():
         async with asyncio.TaskGroup() as tasks:
-            phases = Phases(record, scenario, len(configs), server, tasks)
+            strict = options.watch.require_metrics
+            phases = Phases(record, scenario, len(configs), server, tasks, require_metrics=strict)
             pool = WorkerPool(configs, view.report, phases.warm)
             interrupts = Interrupts(pool, view)
             try:

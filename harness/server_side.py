@@ -71,6 +71,11 @@ class ServerSide:
         )
         return True
 
+    @property
+    def notes(self) -> list[str]:
+        """Why there is no page, or none of some place that was tried."""
+        return self._found.notes
+
     async def start(self) -> None:
         """Begin to scrape, with a first baseline."""
         if self._metrics is not None:

@@ -82,9 +82,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cross_stream_order: bool = True
     """A turn also waits for what had ended before it, in the recording, on the other streams of its tree."""
 
-    assistant: Literal["recorded", "live"] = "recorded"
-    reasoning: Literal["drop", "keep"] = "drop"
-    """Live assistant only: whether reasoning text stays in the history."""
+    assistant: Literal["recorded"] = "recorded"
+    """Whose words the history holds: synthetic text of the recorded length."""
     messages: Literal["plain", "tools"] = "tools"
     shared_prefix: Literal["none", "trace", "all"] = "trace"
     """Which sessions have tools and system prompt in common: none, those whose sizes are equal, or all."""

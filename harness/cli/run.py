@@ -135,6 +135,9 @@ def run_command(
     metrics_targets: Annotated[
         Path | None, typer.Option(help="File of metrics pages (Prometheus file_sd, JSON or YAML).")
     ] = None,
+    require_metrics: Annotated[
+        bool, typer.Option("--require-metrics", help="Do not start without a metrics page of the server.")
+    ] = False,
     serving: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE|FILE", help="What the server does not tell of itself; repeatable, or YAML."),
@@ -215,6 +218,7 @@ def run_command(
         watch=Watch(
             metrics_urls=tuple(metrics_url or ()),
             metrics_file=metrics_targets,
+            require_metrics=require_metrics,
             serving=_stated(serving) if serving else {},
             power=tuple(power or ("auto",)),
             idle_s=parse_duration(idle),

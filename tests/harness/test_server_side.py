@@ -15,7 +15,8 @@ from harness.live_metrics import live_metrics
 from harness.progress import ProgressView
 from harness.worker_progress import Progress
 from results.errors import UserError
-from tests.harness.test_run import QUICK, agentx, only_run, simulated, summary_of
+from tests.harness.test_run import QUICK, agentx, hostile, only_run, simulated, summary_of
+from tests.raw_server import Request, Writer, normal_answer
 
 
 def test_a_run_counts_what_its_server_counts_and_no_warm_up(tmp_path: Path) -> None:
@@ -105,3 +106,21 @@ def test_an_error_inside_the_run_comes_out_as_itself(tmp_path: Path) -> None:
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("agentx: ")]
     assert "targets.json" in line
     assert "TaskGroup" not in line
+
+
+def test_p108_a_server_without_a_page_is_said_before_the_run_and_can_stop_it(tmp_path: Path) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await normal_answer(request, writer)
+
+    options = (*QUICK, "--sessions", "1", "--tokenizer", "usage", "--out", str(tmp_path))
+    with hostile(script) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        told = agentx("run", "--endpoint", url, *options)
+        strict = agentx("run", "--endpoint", url, *options, "--require-metrics")
+    assert "the server's side stays unknown: no metrics page" in told.stderr
+    assert "--enable-metrics" in told.stderr  # the flag that one engine needs
+    summary = summary_of(next(path for path in tmp_path.iterdir() if (path / "summary.json").is_file()))
+    assert summary["server"] is None
+    assert "no metrics page" in summary["reasons"]["cache.device"]
+    assert strict.returncode == 3
+    assert "--require-metrics: no metrics page" in strict.stderr
