@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-vllm test-dynamo bench fuzz lock clean
+.PHONY: help demo test lint test-tools test-vllm test-dynamo bench fuzz lock clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -13,13 +13,16 @@ demo: $(VENV)/installed ## Replay the shipped corpus against the simulated endpo
 	$(BIN)/agentx run --mock --concurrency 8 --duration 20s --time-scale 0.25 --out runs
 
 test: $(VENV)/dev-installed lint ## Lint, types, import rules and tests (under 5 minutes)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/harness/sweep --ignore tests/actions --ignore tests/docker
 
 lint: $(VENV)/dev-installed ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+test-tools: $(VENV)/dev-installed ## Sweeps, the CI action and the containers: every command and step in them, run
+	$(BIN)/python -m pytest tests/harness/sweep tests/actions tests/docker
 
 test-vllm: $(VENV)/dev-installed ## Suite against real vLLM (CPU build, installed into its own environment)
 	AGENTX_REAL_SERVERS=vllm $(BIN)/python -m pytest tests/servers/test_vllm.py tests/servers/test_server_metrics.py tests/servers/test_sweep.py --timeout 1500

@@ -1,19 +1,40 @@
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 
 import pytest
 
+from replay import stamps
 from replay.corpus import Corpus
-from replay.importers import import_traces
+from replay.importers import ImportReport, import_traces
 
 
 @pytest.fixture(scope="session")
-def weka(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """The shared recorded corpus, imported once."""
+def weka_import(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImportReport]:
+    """The shared recorded corpus, imported once: the file, and what the importer says."""
     source = shared / "data" / "weka" / "weka-traces.tar.zst"
     if not source.is_file():
         pytest.skip(f"no recorded corpus at {source}")
     output = tmp_path_factory.mktemp("weka") / "corpus.parquet"
-    import_traces(source, output, format_name="weka", strict=True)
-    return Corpus.load(output)
+    return output, import_traces(source, output, format_name="weka", strict=True)
+
+
+@pytest.fixture(scope="session")
+def weka(weka_import: tuple[Path, ImportReport]) -> Corpus:
+    return Corpus.load(weka_import[0])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_stamps_on() -> Iterator[None]:
+    """Linux turns receive stamps on in a deferred job when the first socket asks, and off after the last.
+
+    A test whose socket is the only one may send before that job has run on a busy machine. A run's connections are open
+    long before its clock starts.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as holder:
+        stamps.enable(holder)
+        sleep(0.1)
+        yield

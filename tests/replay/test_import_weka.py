@@ -297,15 +297,12 @@ def test_any_damage_is_malformed_or_fine_never_a_traceback(damage: list[tuple[in
     assert all(row["input_tokens"] >= 0 for row in rows)
 
 
-def test_the_shared_corpus(shared: Path, tmp_path: Path) -> None:
-    source = shared / "data" / "weka" / "weka-traces.tar.zst"
-    if not source.is_file():
-        pytest.skip(f"no recorded corpus at {source}")
-    report = import_traces(source, tmp_path / "c.parquet", format_name="weka", strict=True)
+def test_the_shared_corpus(weka_import: tuple[Path, ImportReport]) -> None:
+    path, report = weka_import
     assert (report.sessions, report.requests) == (650, 44_408)
     assert (report.subagents, report.subagent_requests) == (46, 493)
-    assert (tmp_path / "c.parquet").stat().st_size < 3_000_000
-    corpus = Corpus.load(tmp_path / "c.parquet")
+    assert path.stat().st_size < 3_000_000
+    corpus = Corpus.load(path)
     main = corpus.parent_lane < 0
     assert np.median(corpus.input_tokens[main]) == 104_381.5
     assert corpus.input_tokens[main].sum() == pytest.approx(5.48e9, rel=0.001)
