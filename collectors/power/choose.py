@@ -13,7 +13,10 @@ from typing import Any
 from collectors.power.source import Device, Source, SourceError
 from results.errors import UserError
 
-CHOICES = "auto, none, nvidia, amd, tpu[:WATTS], rapl, ipmi, redfish:URL, dcgm:URL, amd-exporter:URL, agent:URL, cmd:COMMAND, url:URL"  # noqa: E501
+CHOICES = (
+    "auto, none, nvidia, amd, tpu[:WATTS], rapl, ipmi, redfish:URL, dcgm:URL, amd-exporter:URL, agent:URL, cmd:COMMAND, "
+    "url:URL"
+)
 
 
 @dataclass(slots=True)

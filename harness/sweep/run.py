@@ -175,7 +175,10 @@ class Attempt:
             return self._load(configuration.endpoint, {"kv_pool": pool, "cache_reset": asdict(reset)})
         self.filled = filled = fill(configuration, self.folder)
         self.secrets = find_secrets(filled.commands.values(), filled.env, (), self.driver.api_key)
-        stopped = lambda: self.driver.signal is not None  # noqa: E731
+
+        def stopped() -> bool:
+            return self.driver.signal is not None
+
         with running(filled, configuration.server, self.folder, self.secrets, stopped) as server:
             self.start_s = round(server.start_s, 3)
             pool = kv_pool(filled.url, [self.folder / f"{name}.log" for name in filled.commands])
