@@ -14,8 +14,8 @@ from collectors.power.source import Device, Source, SourceError
 from results.errors import UserError
 
 CHOICES = (
-    "auto, none, nvidia, amd, tpu[:WATTS], rapl, ipmi, redfish:URL, dcgm:URL, amd-exporter:URL, agent:URL, cmd:COMMAND, "
-    "url:URL"
+    "auto, none, nvidia, amd, tpu[:WATTS], rapl, ipmi, redfish:URL, dcgm:URL, amd-exporter:URL, agent:URL, "
+    "cmd:COMMAND, url:URL"
 )
 
 
