@@ -116,7 +116,11 @@ def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finishe
         plan = _fit_model(corpus, plan, options, found)
         record = RunRecord.create(options, corpus, plan, endpoint, found, command, salt=_salt(options))
         configs = _worker_configs(options, record, endpoint, found, plan, corpus)
-        received, server = _measured(options, record, configs, endpoint)
+        try:
+            received, server = _measured(options, record, configs, endpoint)
+        except UserError:
+            record.discard()
+            raise
     summary = finalize(record.directory, record.header, keep_chunks=options.keep_chunks, server=server)
     record.finish(summary)
     return Finished(record.directory, summary, received)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -158,6 +159,12 @@ class RunRecord:
         """The run can't be used, and why."""
         self.header["invalid_reasons"].append(reason)
         self._write()
+
+    def discard(self) -> None:
+        """The run could not start: nothing was sent, and the folder would only look like a run."""
+        rows = (self.directory / "journal").glob("w*.requests")
+        if not any(path.stat().st_size for path in rows):
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The result files are complete."""

@@ -278,8 +278,10 @@ class Worker:
         parts = (self._body_head, memoryview(conversation), self.config.body.tail(tokens))
         exchange = Exchange(stream, self._answered, sent)
         self.progress.in_flight += 1
-        tree_id = f"{self.config.run_id}-{live.tree.session}-{live.number}"
-        lines = affinity_lines(self.config.scenario.affinity, tree_id, step.lane, live.tree.steps[0].lane)
+        lines = b""
+        if (kind := self.config.scenario.affinity) != "none":
+            tree_id = f"{self.config.run_id}-{live.tree.session}-{live.number}"
+            lines = affinity_lines(kind, tree_id, step.lane, live.tree.steps[0].lane)
         self.transport.send(self._head, request_id, parts, exchange, lines)
 
     def _answered(self, exchange: Exchange) -> None:

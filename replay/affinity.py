@@ -13,12 +13,10 @@ _PARENT = "x-dynamo-parent-session-id"
 
 
 def affinity_lines(kind: str, tree_id: str, lane: int, root_lane: int) -> bytes:
-    """Header lines, each ended, for a request of `lane`; empty for `none`.
+    """Header lines, each ended, for a request of `lane`.
 
     A sub-agent has an id of its own; Dynamo is also told whose it is.
     """
-    if kind == "none":
-        return b""
     lines = f"{_HEADERS[kind]}: {tree_id}-{lane}\r\n"
     if kind == "dynamo" and lane != root_lane:
         lines += f"{_PARENT}: {tree_id}-{root_lane}\r\n"

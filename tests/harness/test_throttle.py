@@ -66,7 +66,6 @@ def test_a_throttled_run_is_as_slow_as_asked_and_shows_it_from_due(tmp_path: Pat
 
 
 def test_affinity_headers_name_the_lane_and_its_parent() -> None:
-    assert affinity_lines("none", "t", 0, 0) == b""
     assert affinity_lines("session", "t", 0, 0) == b"x-session-id: t-0\r\n"
     child = affinity_lines("dynamo", "t", 3, 0)
     assert child == b"x-dynamo-session-id: t-3\r\nx-dynamo-parent-session-id: t-0\r\n"
