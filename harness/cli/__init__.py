@@ -8,7 +8,7 @@ from harness.cli.common import app, entry
 
 __all__ = ["app", "entry", "register"]
 
-COMMANDS = ("run", "compare", "sweep", "mock", "doctor", "traces", "recover", "hardware", "collect")
+COMMANDS = ("run", "compare", "cost", "sweep", "mock", "doctor", "traces", "recover", "hardware", "collect")
 
 
 def register() -> None:
