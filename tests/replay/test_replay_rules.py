@@ -13,7 +13,7 @@ import pytest
 from replay.causes import TreeRules
 from replay.chat_shape import ChatShape
 from replay.corpus import Corpus, builtin_path
-from replay.scheduler import Done, Outcome, Pacing, Scheduler, Send, TreeEnded, TreeStarted, WakeAt, Warm
+from replay.scheduler import Command, Done, Outcome, Pacing, Scheduler, Send, TreeEnded, TreeStarted, WakeAt, Warm
 from replay.start import start_at, start_share
 from replay.tree import compile_tree
 from replay.tree_types import Tree
@@ -46,7 +46,7 @@ class World:
         wake: int | None = None
         stopped = False
 
-        def take(commands: list) -> None:  # type: ignore[type-arg]
+        def take(commands: list[Command]) -> None:
             nonlocal wake
             for command in commands:
                 match command:
@@ -114,10 +114,18 @@ def weka_trees(weka: Corpus) -> list[Tree]:
     return trees_of(weka)
 
 
-def world(trees: list[Tree], slots: int, pacing: Pacing, *, warm_up: bool = False, **more: float | None) -> World:
+def world(
+    trees: list[Tree],
+    slots: int,
+    pacing: Pacing,
+    *,
+    warm_up: bool = False,
+    answer_s: float = 2.0,
+    stop_s: float | None = None,
+) -> World:
     queue = iter(trees)
-    scheduler = Scheduler([(slot, 0) for slot in range(slots)], lambda slot: next(queue, None), pacing, warm_up=warm_up)
-    return World(scheduler, **more)  # type: ignore[arg-type]
+    arrivals = [(slot, 0) for slot in range(slots)]
+    return World(Scheduler(arrivals, lambda slot: next(queue, None), pacing, warm_up=warm_up), answer_s, stop_s)
 
 
 @pytest.mark.timeout(120)

@@ -12,7 +12,7 @@ from results.records import Flag, Status
 from tests.raw_server import Request, Writer, raw_server
 from tests.replay.stream_cases import CASES
 from tests.replay.stream_writes import Case
-from tests.replay.test_transport import client, run
+from tests.replay.transport_client import client, run
 
 SLOWER = 1.0
 """Times as written: the longest case takes 3.2 s, and all run at once."""
