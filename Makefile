@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A process for each core, four at most: more would only disturb the tests that look at times.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint test-tools test-vllm test-dynamo bench fuzz lock clean
+.PHONY: help demo test lint test-tools test-vllm test-dynamo test-sglang bench fuzz lock clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -13,7 +15,7 @@ demo: $(VENV)/installed ## Replay the shipped corpus against the simulated endpo
 	$(BIN)/agentx run --mock --concurrency 8 --duration 20s --time-scale 0.25 --out runs
 
 test: $(VENV)/dev-installed lint ## Lint, types, import rules and tests (under 5 minutes)
-	$(BIN)/python -m pytest --ignore tests/harness/sweep --ignore tests/actions --ignore tests/docker
+	$(BIN)/python -m pytest $(PARALLEL) --ignore tests/harness/sweep --ignore tests/actions --ignore tests/docker
 
 lint: $(VENV)/dev-installed ## ruff, mypy --strict, import rules
 	$(BIN)/ruff check .
@@ -22,10 +24,13 @@ lint: $(VENV)/dev-installed ## ruff, mypy --strict, import rules
 	$(BIN)/lint-imports
 
 test-tools: $(VENV)/dev-installed ## Sweeps, the CI action and the containers: every command and step in them, run
-	$(BIN)/python -m pytest tests/harness/sweep tests/actions tests/docker
+	$(BIN)/python -m pytest $(PARALLEL) tests/harness/sweep tests/actions tests/docker
 
 test-vllm: $(VENV)/dev-installed ## Suite against real vLLM (CPU build, installed into its own environment)
 	AGENTX_REAL_SERVERS=vllm $(BIN)/python -m pytest tests/servers/test_vllm.py tests/servers/test_server_metrics.py tests/servers/test_sweep.py --timeout 1500
+
+test-sglang: $(VENV)/dev-installed ## Suite against real SGLang (CPU, stand-in kernels; skipped with the reason where it can't be installed)
+	AGENTX_REAL_SERVERS=sglang $(BIN)/python -m pytest tests/servers/test_sglang.py -rs --timeout 1500
 
 test-dynamo: $(VENV)/dev-installed ## Suite against the real Dynamo frontend with two mock engines
 	AGENTX_REAL_SERVERS=dynamo $(BIN)/python -m pytest tests/servers/test_dynamo.py tests/servers/test_server_metrics.py tests/servers/test_sweep.py tests/servers/test_compose.py --timeout 900

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import product, vllm_bench, yardstick
+from benchmarks import bench_dataset, product, vllm_bench, yardstick
 
 REPEATS = 5
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -219,6 +219,11 @@ def memory(binaries: Path, folder: Path) -> list[Row]:
     return [("worker memory per live agent, 100k-token context, MB", f"{each:.2f}", "", "")]
 
 
+def many_runs(_: Path, folder: Path) -> list[Row]:
+    """10,000 run directories listed, filtered, and their frontier."""
+    return bench_dataset.measure(folder / "many")
+
+
 def main() -> None:
     """Run all and write the table."""
     rows: list[Row] = []
@@ -229,7 +234,7 @@ def main() -> None:
         except yardstick.Missing as error:
             sys.exit(f"benchmarks need the yardstick: {error}")
         chosen = sys.argv[1:]
-        for benchmark in (start_up, flood, paced, large_bodies, errors, agents, memory):
+        for benchmark in (start_up, flood, paced, large_bodies, errors, agents, memory, many_runs):
             if chosen and benchmark.__name__ not in chosen:
                 continue
             print(f"{benchmark.__name__} …", file=sys.stderr, flush=True)

@@ -76,7 +76,8 @@ class Counters:
             if last is None:
                 gain = value if counts_from_zero else 0.0
             elif value < last or (moved and self._twin(series) in moved):
-                gain, fell = value, True
+                gain = value
+                fell |= _counts(series)
             else:
                 gain = value - last
             process.last[series] = value
@@ -107,6 +108,11 @@ class Counters:
             labels = tuple(pair for pair in series.labels if pair[0] != "le")
             base = self._twins[series] = (series.name.removesuffix(suffix), labels)
         return base
+
+
+def _counts(series: Series) -> bool:
+    """Whether a fall means a restart: a series without a declared kind may well be a gauge."""
+    return series.kind != "unknown" or series.name.endswith(_SUFFIXES)
 
 
 def _uptime_fell(process: _Process, page: Page, values: list[float]) -> bool:

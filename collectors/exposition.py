@@ -228,7 +228,12 @@ def _families(head: str, openmetrics: bool) -> list[Metric]:
 
 
 def _kind(name: str, family: str, kind: str) -> str:
-    """The kind that the last TYPE line gives this sample, `unknown` when it speaks of another family."""
+    """The kind that the last TYPE line gives this sample, `unknown` when it speaks of another family.
+
+    Servers that write the colons of their samples as underscores leave them in the TYPE line.
+    """
+    if name.partition(":")[1] == "":
+        family = family.replace(":", "_")
     if name.endswith("_created") and kind in ("gauge", "counter", "histogram", "summary"):
         return "created" if name.startswith(family.removesuffix("_total")) else "unknown"
     suffixes = _SUFFIXES.get(kind, ("",))

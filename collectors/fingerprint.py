@@ -74,8 +74,6 @@ _SAMPLED = {
     "kv_block_tokens": "block_size",
     "context_length": "context_length",
 }
-_MUST_AGREE = ("engine", "version", "model", "context_length", "quantization", "dtype", "kv_cache_dtype")
-"""Two runs whose servers differ in one of these measured different things; the rest is what a sweep varies."""
 
 
 def fingerprint(
@@ -208,13 +206,3 @@ def contradictions(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for key, entry in found.items()
         if "stated" in entry
     ]
-
-
-def incomparable(a: Mapping[str, Mapping[str, Any]], b: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Why two runs must not be compared as one stack's, one line each; what either does not know is not a reason."""
-    lines = []
-    for key in _MUST_AGREE:
-        left, right = a.get(key), b.get(key)
-        if left is not None and right is not None and left["value"] != right["value"]:
-            lines.append(f"{key}: {left['value']} and {right['value']}")
-    return lines

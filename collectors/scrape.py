@@ -33,7 +33,8 @@ _INLINE_BYTES = 1 << 18
 """Larger pages are parsed in a thread: about 0.1 s of work would hold up the loop."""
 
 _ACCEPT = {
-    "accept": "text/plain;version=0.0.4;q=1, application/openmetrics-text;version=1.0.0;q=0.8, */*;q=0.1",
+    # OpenMetrics unasked: Python servers prefer it whatever its weight, and write names with colons as underscores then
+    "accept": "text/plain;version=0.0.4;q=1, */*;q=0.1",
     "accept-encoding": "identity",  # compressing is the server's work, which is what is measured
     "connection": "close",  # a connection kept would hide the other servers behind a balancer
     "user-agent": "agentx",
@@ -127,7 +128,9 @@ class Scraper:
         headers: dict[str, str] | None = None,
         client: httpx.AsyncClient | None = None,
     ) -> None:
-        self.watches = [Watch(target, url=target.url) for target in {t.url: t for t in targets}.values()]
+        self.watches = [
+            Watch(target, url=target.address or target.url) for target in {t.url: t for t in targets}.values()
+        ]
         self._clock = clock
         self._sink = sink
         self._interval_ns = round(interval_s * 1e9)

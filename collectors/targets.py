@@ -14,6 +14,7 @@ import httpx
 from collectors.exposition import NotMetricsError, PageParser
 from collectors.tables import dialects
 from results.errors import UserError
+from results.redact import redact
 
 ROLES = frozenset({"frontend", "worker", "prefill", "decode", "cache"})
 _PATHS = ("/metrics", "/prometheus/metrics")
@@ -28,9 +29,12 @@ class Target:
     """
 
     url: str
+    """Its name, without credentials."""
     role: str | None = None
     labels: dict[str, str] = field(default_factory=dict)
     trusted: bool = False
+    address: str = field(default="", repr=False)
+    """What is fetched: the URL as it was given. Never written anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +134,8 @@ def explicit(urls: Sequence[str], *, endpoint_url: str | None = None) -> list[Ta
         role, _, rest = text.partition("=")
         stated = role if rest and role in ROLES else None
         url = rest if stated else text
-        _check(url, f"--metrics-url {text}")
-        found.append(Target(url, role=stated, trusted=_origin(url) == origin))
+        _check(url, f"--metrics-url {redact(text)}")
+        found.append(Target(redact(url), role=stated, trusted=_origin(url) == origin, address=url))
     return found
 
 
@@ -160,7 +164,7 @@ def read_targets(path: Path) -> list[Target]:
         for item in group["targets"]:
             url = str(item) if "://" in str(item) else f"{scheme}://{item}{page}"
             _check(url, where)
-            found.append(Target(url, role=role, labels=labels))
+            found.append(Target(redact(url), role=role, labels=labels, address=url))
     return found
 
 
@@ -182,7 +186,7 @@ def _check(url: str, where: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise UserError(f"{where}: {url} is not an http URL", remedy="for example http://node1:8000/metrics")
+        raise UserError(f"{where}: {redact(url)} is not an http URL", remedy="for example http://node1:8000/metrics")
 
 
 def _origin(url: str) -> tuple[str, str]:

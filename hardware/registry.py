@@ -68,10 +68,14 @@ class Accelerator:
         quantity = self._quantity(key)
         return () if isinstance(quantity, Unknown) else quantity
 
-    def fact(self, key: str, *, as_of: datetime.date | None = None) -> Fact | None:
-        """The value to use by the rule above, with source and date; None when none is known (by then)."""
+    def fact(self, key: str, *, as_of: datetime.date | None = None, source: str | None = None) -> Fact | None:
+        """The value to use by the rule above, with source and date; None when none is known (by then, of that source).
+
+        `source` keeps the values whose source holds these words, in any case.
+        """
         for fact in self.facts(key):
-            if as_of is None or fact.since <= as_of:
+            named = not source or source.casefold() in fact.source.casefold()
+            if named and (as_of is None or fact.since <= as_of):
                 return fact
         return None
 

@@ -19,17 +19,14 @@ from __future__ import annotations
 
 import datetime
 import re
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from hardware.errors import UserError
-from hardware.toml_lines import key_lines
+from hardware.toml_file import DATE_PATTERN, KeyPath, convert, first_day, parse_tables, read_text, refusal
 
-_DATE = r"^\d{4}(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$"
 _PCI_ID = r"^[0-9a-f]{4}:[0-9a-f]{4}$"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -42,7 +39,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     value: Annotated[float, msgspec.Meta(gt=0, lt=1e30)]
     source: _Text
-    date: Annotated[str, msgspec.Meta(pattern=_DATE)]
+    date: Annotated[str, msgspec.Meta(pattern=DATE_PATTERN)]
     """When the source was published or says the value held: a year, a month or a day, as exact as is known."""
     note: str | None = None
 
@@ -52,7 +49,7 @@ class Fact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     @property
     def since(self) -> datetime.date:
         """First day of `date`'s year, month or day."""
-        return datetime.date.fromisoformat((self.date + "-01-01")[:10])
+        return first_day(self.date)
 
 
 class PriceFact(Fact, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -116,69 +113,23 @@ def read_file(path: Path, known: Collection[str] = ()) -> dict[str, Entry]:
     Raises UserError naming file, line and key when the file can't be read, is not TOML, or holds an unknown key or a
     bad value.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"hardware file {path}: {reason}") from error
-    return parse(text, str(path), known)
+    return parse(read_text(path, "hardware file"), str(path), known)
 
 
 def parse(text: str, origin: str, known: Collection[str] = ()) -> dict[str, Entry]:
     """As `read_file`, of a file's text; `origin` is what errors name as the file."""
-    try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of too many digits, too deep nesting
-        raise _not_toml(error, text, origin) from error
     entries = {}
-    for name, table in tables.items():
+    for name, table in parse_tables(text, origin).items():
         if not _NAME.fullmatch(name):
-            raise _refusal(text, origin, (name,), "a name is of lower-case letters, digits and hyphens")
-        try:
-            entries[name] = msgspec.convert(_dates_as_text(table), Entry)
-        except msgspec.ValidationError as error:
-            message, _, where = str(error).partition(" - at ")
-            raise _refusal(text, origin, (name, *_path(where)), message) from error
+            raise refusal(text, origin, (name,), "a name is of lower-case letters, digits and hyphens")
+        entries[name] = convert(table, Entry, text, origin, (name,), _known_keys)
         missing = [key for key in ("label", "vendor", "kind") if getattr(entries[name], key) is None]
         if missing and name not in known:
-            raise _refusal(text, origin, (name,), f"a new accelerator also needs {' and '.join(missing)}")
+            raise refusal(text, origin, (name,), f"a new accelerator also needs {' and '.join(missing)}")
     return entries
 
 
-def _dates_as_text(value: Any) -> Any:
-    """The same tree with TOML's own dates as text."""
-    if isinstance(value, dict):
-        return {key: _dates_as_text(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_dates_as_text(item) for item in value]
-    return value.isoformat() if isinstance(value, datetime.date) else value
-
-
-def _path(where: str) -> tuple[str | int, ...]:
-    """Keys and indices of msgspec's `$.usd_device_hour.rental-3y[0].value`."""
-    steps = re.findall(r"\.([^.\[`]+)|\[(\d+)\]", where)
-    return tuple(key or int(index) for key, index in steps)
-
-
-def _refusal(text: str, origin: str, path: tuple[str | int, ...], message: str) -> UserError:
-    remedy = ""
-    if field := re.search(r"unknown field `([^`]+)`", message):
-        path, message = (*path, field[1]), "unknown key"
-        remedy = f"known keys: {', '.join(_known_keys(path))}"
-    elif missing := re.search(r"missing required field `([^`]+)`", message):
-        message = f"the key {missing[1]} is missing"
-    elif "matching regex" in message:
-        example = "a date as 2026, 2026-07 or 2026-07-15" if path[-1] == "date" else "vendor:device as 10de:2901"
-        message = f"write {example}"
-    elif "object | array" in message:
-        message = 'write a list of { value, source, date }, or { unknown = "why" }'
-    lines = key_lines(text)
-    known = next((path[:n] for n in range(len(path), 0, -1) if path[:n] in lines), ())
-    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
-    return UserError(f"{origin}, line {lines.get(known, 1)}: {key}: {message}", remedy=remedy)
-
-
-def _known_keys(path: tuple[str | int, ...]) -> tuple[str, ...]:
+def _known_keys(path: KeyPath) -> tuple[str, ...]:
     """Of the table that holds the last key of `path`."""
     if len(path) == 2:
         return Entry.__struct_encode_fields__
@@ -187,9 +138,3 @@ def _known_keys(path: tuple[str | int, ...]) -> tuple[str, ...]:
     if isinstance(path[-2], int):
         return Fact.__struct_encode_fields__
     return ("unknown (values stand in a list: [{ value, source, date }])",)
-
-
-def _not_toml(error: Exception, text: str, origin: str) -> UserError:
-    found = re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", str(error), re.DOTALL)
-    message, line = (found[1], found[2]) if found else (str(error), None)
-    return UserError(f"{origin}, line {line or text.count(chr(10)) + 1}: not TOML: {message}")

@@ -5,39 +5,62 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from results.compare import BETTER, Change, RunFiles
+from harness.pareto import ComparedCurves
+from harness.pareto_view import print_ratio, ratio_document
+from results.compare import BETTER, Change
+from results.dataset import RunFiles, why_invalid
 
-Compared = tuple[RunFiles, RunFiles, list[str], list[Change]]
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A pair of runs and what was found."""
+
+    before: RunFiles
+    after: RunFiles
+    mixed: list[str]
+    """Why they should not be compared (`--allow-mixed`)."""
+    stacks: list[str]
+    """How what was serving differs: what is compared."""
+    changes: list[Change]
 
 
-def print_comparisons(compared: Sequence[Compared], broken: Sequence[str], *, as_json: bool) -> None:
-    """Write all pairs to standard output."""
+def print_comparisons(
+    compared: Sequence[Compared], broken: Sequence[str], curves: ComparedCurves | None = None, *, as_json: bool
+) -> None:
+    """Write all pairs, and the ratio of the curves that they make, to standard output."""
     if as_json:
         pairs = [
             {
-                "before": str(a.folder),
-                "after": str(b.folder),
-                "valid": [a.summary["valid"], b.summary["valid"]],
-                "differences": mixed,
-                "changes": [asdict(change) | {"better": BETTER[change.metric]} for change in changes],
+                "before": str(pair.before.folder),
+                "after": str(pair.after.folder),
+                "valid": [pair.before.summary.get("valid"), pair.after.summary.get("valid")],
+                "differences": pair.mixed,
+                "stacks": pair.stacks,
+                "changes": [asdict(change) | {"better": BETTER[change.metric]} for change in pair.changes],
             }
-            for a, b, mixed, changes in compared
+            for pair in compared
         ]
-        sys.stdout.write(json.dumps({"pairs": pairs, "broken": list(broken)}, indent=2, allow_nan=False) + "\n")
+        whole = {"pairs": pairs, "curves": curves and ratio_document(curves.ratio), "broken": list(broken)}
+        sys.stdout.write(json.dumps(whole, indent=2, allow_nan=False) + "\n")
         return
     console = Console(highlight=False)
-    for a, b, mixed, changes in compared:
-        console.print(_table(a, b, changes))
-        for run in (a, b):
-            if not run.summary["valid"]:
-                console.print(f"[yellow]{run.folder.name} is not valid[/yellow]")
-        for text in mixed:
+    for pair in compared:
+        console.print(_table(pair.before, pair.after, pair.changes))
+        for run in (pair.before, pair.after):
+            if not run.summary.get("valid"):
+                console.print(f"[yellow]{run.folder.name}[/yellow]: {escape(why_invalid(run.summary))}", soft_wrap=True)
+        for text in pair.stacks:
+            console.print(f"stack: {text}", markup=False, soft_wrap=True)
+        for text in pair.mixed:
             console.print(f"differs in {text}", markup=False, soft_wrap=True)
+    if curves is not None:
+        print_ratio(console, curves.ratio, curves.base, curves.wanted)
     for why in broken:
         console.print(f"[red]gate:[/red] {why}", soft_wrap=True)
 

@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import process_time_ns
 from typing import Any
@@ -182,12 +183,18 @@ async def _load(port: int, streams: int) -> Load:
 
 
 def check_endpoint(
-    url: str, *, api_key: str | None, ca_file: str | None, insecure: bool, ready_s: float
+    url: str,
+    *,
+    api_key: str | None,
+    ca_file: str | None,
+    insecure: bool,
+    ready_s: float,
+    headers: Sequence[tuple[str, str]] = (),
 ) -> list[Check]:
     """Everything about the server's side: counts, fields, cache report, metrics. UserError when it can't be used."""
     from harness.probe import control_client, probe
 
-    endpoint = parse_endpoint(url, api_key=api_key, ca_file=ca_file, insecure=insecure)
+    endpoint = parse_endpoint(url, api_key=api_key, ca_file=ca_file, insecure=insecure, headers=headers)
     found = probe(endpoint, model=None, tokenizer=None, ready_timeout_s=ready_s, tool_messages=True, quiet=True)
     shape, body = found.shape, found.body
     with control_client(endpoint) as http:

@@ -79,7 +79,7 @@ def print_stats(stats: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    cache = stats["infinite_cache"]
+    cache, fresh = stats["infinite_cache"], stats["fresh_turns"]
     table = Table(title=f"{stats['name']}  {stats['digest'][:12]}", title_justify="left")
     for heading in ("", "p50", "p90", "p99", "mean", "n"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -105,9 +105,13 @@ def print_stats(stats: dict[str, Any]) -> None:
         ("output tokens", f"{stats['output_tokens']:,}"),
         ("longest context", f"{stats['longest_context']:,}"),
         ("infinite-cache hits", hit),
+        ("  turns that share nothing", f"{fresh['turns']:,} of {fresh['of']:,}"),
     ):
         table.add_row(label, value)
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    if fresh["share"] is not None and fresh["share"] > 0.5:
+        console.print("the head of the prompt changes with every request: no prefix cache can help", soft_wrap=True)
 
 
 def _rounded(value: float) -> str:

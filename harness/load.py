@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -30,8 +30,13 @@ def duration_s(scenario: Scenario) -> float | None:
     return sum(stage.duration_s for stage in scenario.stages) if scenario.stages else scenario.duration_s
 
 
-def arrivals(scenario: Scenario, worker: int, workers: int) -> Iterable[tuple[int, int]]:
-    """(slot, start) of the trees that this worker starts of itself, by time."""
+def arrivals(
+    scenario: Scenario, worker: int, workers: int, recorded_s: Sequence[float] = ()
+) -> Iterable[tuple[int, int]]:
+    """(slot, start) of the trees that this worker starts of itself, by time; `recorded_s`: when the trace says."""
+    if scenario.arrival == "recorded":
+        starts = [round(at * scenario.time_scale * 1e9) for at in recorded_s]
+        return [(slot, at) for slot, at in enumerate(starts) if slot % workers == worker]
     if scenario.arrival == "poisson":
         return _poisson(scenario, worker, workers)
     if scenario.stages:

@@ -25,6 +25,7 @@ _REASONS = {
     400: b"Bad Request",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    429: b"Too Many Requests",
 }
 
 
@@ -115,11 +116,13 @@ class Connection(asyncio.Protocol):
         body, last = b"".join(self._body), not self._parser.should_keep_alive()
         self._queue.append(HttpRequest(method, path, self._request_id, body, self._received_ns, last))
 
-    def respond(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
-        """Answer the current request in one piece."""
-        head = b"HTTP/1.1 %d %b\r\nserver: agentx\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n"
+    def respond(
+        self, status: int, body: bytes, content_type: bytes = b"application/json", headers: bytes = b""
+    ) -> None:
+        """Answer the current request in one piece; `headers`: more lines of its head, each with its end."""
+        head = b"HTTP/1.1 %d %b\r\nserver: agentx\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n"
         close = b"connection: close\r\n" if self._closing else b""
-        self.write(head % (status, _REASONS[status], content_type, len(body), close) + body)
+        self.write(head % (status, _REASONS[status], content_type, len(body), headers, close) + body)
         self._done()
 
     def start_stream(self, first: bytes) -> None:

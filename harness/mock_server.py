@@ -1,4 +1,4 @@
-"""The simulated endpoint: an OpenAI-compatible streaming server in front of the engine model, in real time.
+"""The simulated endpoint: a streaming server of four dialects in front of the engine model, in real time.
 
 The engine decides when each token is there; the server writes it then. `python -P -m harness.mock_server`
 prints `{"port": N}` when ready and ends when its standard input closes, so that it never outlives the run
@@ -21,17 +21,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
 from typing import TextIO
+from urllib.parse import unquote
 
 from agentx import __version__
 from hardware.engine.model import Engine, Request
 from hardware.engine.profiles import PROFILES, Profile
-from harness.mock_api import Api, ApiError, Job, ReplyFormat, usage_of
+from harness.mock_api import Api, ApiError, Job, Reply
+from harness.mock_generate import GenerateRoute
 from harness.mock_http import Connection, HttpRequest
+from harness.mock_messages import MessagesRoutes, anthropic_error
 from harness.mock_metrics import ServerMetrics
+from harness.mock_openai import OpenAiRoutes
 from results.errors import UserError
 
 _CATCH_UP_S = 0.05
 """A wake-up late by less is made good by the next step; after a longer stall the engine starts afresh."""
+
+_RETRY_AFTER_S = 1
+"""What a refused client is told to wait."""
+_MODELS, _MESSAGES = "/v1/models/", "/v1/messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,8 @@ class MockConfig:
     """File for one JSON line per request: what really happened, on CLOCK_MONOTONIC."""
     early_role: bool = False
     """Send the role-only chunk with the response head; else with the first token, as vLLM does."""
+    max_waiting: int | None = None
+    """Requests beyond those served at once that may wait; further ones are refused with 429. None: any number."""
 
 
 def configure(
@@ -53,7 +63,9 @@ def configure(
     block_size: int | None = None,
     max_model_len: int | None = None,
     model: str | None = None,
+    reasoning_share: float | None = None,
     truth: Path | None = None,
+    max_waiting: int | None = None,
 ) -> MockConfig:
     """A named profile with some sizes replaced; a cache too small for its model length limits that.
 
@@ -68,24 +80,27 @@ def configure(
     for option, value in (("--block-size", size), ("--cache-blocks", blocks), ("--max-model-len", length)):
         if value < 1:
             raise UserError(f"{option} {value}", remedy="give at least 1")
+    share = base.reasoning_share if reasoning_share is None else reasoning_share
+    if not 0.0 <= share < 1.0:
+        raise UserError(f"--reasoning-share {share:g}", remedy="give a share from 0 to below 1")
     if length > size * blocks:
         raise UserError(
             f"--max-model-len {length} does not fit into {blocks} cache blocks of {size} tokens",
             remedy=f"give --cache-blocks {-(-length // size)} or more",
         )
-    sized = dataclasses.replace(base, block_size=size, cache_blocks=blocks, max_model_len=length)
-    return MockConfig(sized, model or f"agentx-{profile}", truth)
+    sized = dataclasses.replace(base, block_size=size, cache_blocks=blocks, max_model_len=length, reasoning_share=share)
+    return MockConfig(sized, model or f"agentx-{profile}", truth, max_waiting=max_waiting)
 
 
 class _Stream:
     """One request being answered."""
 
-    __slots__ = ("connection", "first_ns", "format", "job", "last_ns", "received_ns", "request")
+    __slots__ = ("connection", "first_ns", "job", "last_ns", "received_ns", "reply", "request")
 
-    def __init__(self, request: Request, job: Job, fmt: ReplyFormat, connection: Connection, received_ns: int) -> None:
+    def __init__(self, request: Request, job: Job, reply: Reply, connection: Connection, received_ns: int) -> None:
         self.request = request
         self.job = job
-        self.format = fmt
+        self.reply = reply
         self.connection = connection
         self.received_ns = received_ns
         self.first_ns = self.last_ns = 0
@@ -105,9 +120,16 @@ class MockServer:
         self._step_timer: asyncio.TimerHandle | None = None
         self._count = 0
         self._truth: TextIO | None = None
+        openai, messages = OpenAiRoutes(self._api), MessagesRoutes(self._api)
+        self._readers: dict[str, Callable[[bytes], Job]] = {
+            "/v1/chat/completions": openai.chat,
+            "/v1/completions": openai.completion,
+            "/v1/messages": messages.create,
+            "/generate": GenerateRoute(self._api).read,
+        }
         self._routes: dict[str, dict[str, Callable[[HttpRequest, Connection], None]]] = {
-            "/v1/chat/completions": {"POST": self._generate},
-            "/v1/completions": {"POST": self._generate},
+            **{path: {"POST": self._generate} for path in self._readers},
+            "/v1/messages/count_tokens": {"POST": lambda request, to: to.respond(200, messages.count(request.body))},
             "/tokenize": {"POST": lambda request, to: to.respond(200, self._api.tokenize(request.body))},
             "/v1/models": {"GET": lambda _, to: to.respond(200, self._api.models())},
             "/health": {"GET": lambda _, to: to.respond(200, b"")},
@@ -145,6 +167,8 @@ class MockServer:
 
     def _handle(self, request: HttpRequest, connection: Connection) -> None:
         methods = self._routes.get(request.path)
+        if methods is None and request.path.startswith(_MODELS):
+            methods = {"GET": self._model}
         if methods is None:
             connection.respond(404, b'{"detail":"Not Found"}')
         elif request.method not in methods:
@@ -153,10 +177,14 @@ class MockServer:
             try:
                 methods[request.method](request, connection)
             except ApiError as error:
-                connection.respond(error.status, error.body)
+                body = anthropic_error(error) if request.path.startswith(_MESSAGES) else error.body
+                connection.respond(error.status, body, error.content_type, error.headers)
 
     def _page(self, _: HttpRequest, connection: Connection) -> None:
         connection.respond(200, self._metrics.page(), b"text/plain; version=0.0.4; charset=utf-8")
+
+    def _model(self, request: HttpRequest, connection: Connection) -> None:
+        connection.respond(200, self._api.described(unquote(request.path.removeprefix(_MODELS))))
 
     def _version(self, _: HttpRequest, connection: Connection) -> None:
         version = f"{__version__} (simulated endpoint of agentx)"
@@ -167,8 +195,8 @@ class MockServer:
         connection.respond(200, b"")
 
     def _generate(self, http: HttpRequest, connection: Connection) -> None:
-        chat = http.path == "/v1/chat/completions"
-        job = (self._api.chat if chat else self._api.completion)(http.body)
+        job = self._readers[http.path](http.body)
+        self._check_room()
         self._count += 1
         request_id = http.request_id or f"{self._count:016x}"
         request = Request(
@@ -178,15 +206,22 @@ class MockServer:
             keys=job.prompt.block_keys(job.answer, self.config.profile.block_size),
             arrival_s=http.received_ns / 1e9,
         )
-        fmt = ReplyFormat(self._api, f"{'chatcmpl' if chat else 'cmpl'}-{request_id}", chat=chat)
-        stream = _Stream(request, job, fmt, connection, http.received_ns)
+        stream = _Stream(request, job, job.reply(request_id), connection, http.received_ns)
         self._streams[request] = stream
         connection.on_lost = lambda: self._abort(stream)
         if job.stream:
-            connection.start_stream(fmt.role() if self.config.early_role else b"")
+            connection.start_stream(stream.reply.opening() if self.config.early_role else b"")
         self._engine.submit(request)
         if self._step_timer is None:
             self._begin_step(monotonic_ns() / 1e9)
+
+    def _check_room(self) -> None:
+        """Raises ApiError when all places and all of the queue are taken."""
+        waiting = self.config.max_waiting
+        if waiting is not None and len(self._streams) >= self.config.profile.max_num_seqs + waiting:
+            error = ApiError(429, f"The queue of {waiting} is full; try again later.", kind="TooManyRequests")
+            error.headers = b"retry-after: %d\r\n" % _RETRY_AFTER_S
+            raise error
 
     def _begin_step(self, start_s: float) -> None:
         end_s = self._engine.begin(start_s)
@@ -201,7 +236,7 @@ class MockServer:
         self._begin_step(max(step.end_s, monotonic_ns() / 1e9 - _CATCH_UP_S))
 
     def _send_token(self, stream: _Stream) -> None:
-        request, job, fmt = stream.request, stream.job, stream.format
+        request, job, reply = stream.request, stream.job, stream.reply
         now_ns = monotonic_ns()
         first = request.generated == 1
         if first:
@@ -210,21 +245,19 @@ class MockServer:
         else:
             self._metrics.next_token((now_ns - stream.last_ns) / 1e9)
         stream.last_ns = now_ns
-        opening = fmt.role() if first and job.stream and not self.config.early_role else b""
+        opening = reply.opening() if first and job.stream and not self.config.early_role else b""
         if not request.done:
             if job.stream:
-                stream.connection.write(opening + fmt.token(job.answer.picks[request.generated - 1]))
+                stream.connection.write(opening + reply.token(request))
             return
         del self._streams[request]
         self._metrics.finished(request, job.answer.finish_reason, stream.first_ns / 1e9, now_ns / 1e9)
         # Before the last write: who has the answer finds its line.
         self._log(stream, aborted=False)
-        usage = usage_of(request.prompt_tokens, request.generated, request.cached_tokens)
         if job.stream:
-            last = fmt.last(job.answer, usage if job.include_usage else None)
-            stream.connection.end_stream(opening + last)
+            stream.connection.end_stream(opening + reply.last(request))
         else:
-            stream.connection.respond(200, fmt.whole(job.answer, usage))
+            stream.connection.respond(200, reply.whole(request))
 
     def _abort(self, stream: _Stream) -> None:
         self._engine.cancel(stream.request)
@@ -316,6 +349,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--block-size", type=int)
     parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--model")
+    parser.add_argument("--reasoning-share", type=float)
     parser.add_argument("--truth", type=Path)
     options = vars(parser.parse_args(arguments))
     host, port = options.pop("host"), options.pop("port")

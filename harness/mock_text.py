@@ -25,6 +25,7 @@ ANSWER_START = START + b"assistant\n"
 
 _TAIL, _LETTER, _SPACE, _DIGIT, _OTHER = range(5)
 VOCABULARY = 1 << 31
+_ID_BYTES = 8
 
 
 def _class(byte: int) -> int:
@@ -67,6 +68,8 @@ class Prompt:
 
     data: bytes
     starts: np.ndarray
+    by_ids: bool = False
+    """Given as token ids: `data` is these, of 8 bytes each, and so is an answer when it is appended."""
 
     @classmethod
     def of_text(cls, data: bytes) -> Prompt:
@@ -76,7 +79,7 @@ class Prompt:
     @classmethod
     def of_ids(cls, ids: list[int]) -> Prompt:
         """Prompt given as token ids; it shares cached blocks with other prompts given as ids only."""
-        return cls(np.array(ids, dtype="<i8").tobytes(), np.arange(len(ids)) * 8)
+        return cls(np.array(ids, dtype="<i8").tobytes(), np.arange(len(ids)) * _ID_BYTES, by_ids=True)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -86,11 +89,20 @@ class Prompt:
         bounds = [*self.starts.tolist(), len(self.data)]
         return [self.data[a:b] for a, b in pairwise(bounds)]
 
+    def ids(self) -> list[int]:
+        """The ids of the tokens."""
+        if self.by_ids:
+            ids: list[int] = np.frombuffer(self.data, dtype="<i8").tolist()
+            return ids
+        return [token_id(piece) for piece in self.pieces()]
+
     def block_keys(self, answer: Answer, block_size: int) -> list[int]:
         """Cache keys of all full blocks of prompt and answer, as the next turn will find them."""
-        ends = len(self.data) + np.arange(len(answer.picks) + 1) * WORD_BYTES
+        said = np.array(answer.ids(), dtype="<i8").tobytes() if self.by_ids else answer.text()
+        width = _ID_BYTES if self.by_ids else WORD_BYTES
+        ends = len(self.data) + np.arange(len(answer.picks) + 1) * width
         bounds = np.concatenate([self.starts, ends])[::block_size].tolist()
-        data = self.data + answer.text()
+        data = self.data + said
         return chain_keys(data[a:b] for a, b in pairwise(bounds))
 
 
@@ -109,6 +121,7 @@ WORDS: tuple[bytes, ...] = tuple(
 )
 """256 words: any byte is one, and each is one token."""
 WORD_BYTES = len(WORDS[0])
+WORD_IDS: tuple[int, ...] = tuple(token_id(word) for word in WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,8 @@ class Answer:
 
     picks: bytes
     finish_reason: str
+    thought: int = 0
+    """So many of its first words are reasoning."""
 
     @classmethod
     def draw(cls, prompt: Prompt, seed: int, *, shortest: int, longest: int, mean: float | None) -> Answer:
@@ -130,3 +145,7 @@ class Answer:
     def text(self) -> bytes:
         """The whole answer."""
         return b"".join([WORDS[pick] for pick in self.picks])
+
+    def ids(self) -> list[int]:
+        """The ids of its tokens."""
+        return [WORD_IDS[pick] for pick in self.picks]

@@ -10,25 +10,31 @@ from typing import Any
 
 import httpx
 
+from harness.worker_config import CounterSource
 from replay.body import BodyFormat
-from replay.chat_shape import ChatShape, measure_shape
+from replay.chat_shape import ChatShape, measure_reasoning, measure_shape
 from replay.endpoint import Endpoint
+from replay.messages import message
+from replay.surface import CHAT, SURFACES
 from replay.tokens import (
     LocalCounter,
-    Refused,
     ServerCounter,
     TextCounter,
     TokenCounter,
-    Unmeasurable,
-    UsageCounter,
     common_words,
     find_words,
     verify_words,
+    word_ids,
 )
+from replay.usage import COUNTERS, Refused, Unmeasurable, UsageCounter
 from replay.words import WordTable
 from results.errors import EXIT_ENDPOINT, UserError
 
 _RETRY_S = 0.5
+_NO_TEMPLATE = ChatShape(0, 0, 0, 0, tool=0, assistant_call=0, source="token ids: no chat template")
+_LENGTH_FIELDS = {CHAT: ("max_tokens", "max_completion_tokens")}
+_FORCING = ((True, True), (True, False), (False, True), (False, False))
+"""(ignore_eos, min_tokens). The Messages route knows neither: there the model may stop early."""
 _BLOCK_SIZE = re.compile(
     r'^vllm:cache_config_info\{[^}]*\bblock_size="(\d+)"'
     r"|^dynamo_frontend_model_kv_cache_block_size(?:\{[^}]*\})? (\d+)",
@@ -50,6 +56,7 @@ class Probed:
     doubt: str | None
     """Why prompt sizes can't be promised; None when they were measured."""
     body: BodyFormat
+    counter_source: CounterSource | None
     cost: UsageCounter
     """Counts what the probe itself sent: not part of the run, but part of the server's counters."""
 
@@ -82,16 +89,30 @@ def probe(
     ready_timeout_s: float,
     tool_messages: bool,
     quiet: bool,
+    surface: str = CHAT,
+    keeps_answers: bool = False,
+    keeps_reasoning: bool = False,
 ) -> Probed:
     """Find out everything a run needs; UserError (exit code 3) when the endpoint can't be used."""
     with control_client(endpoint) as http:
         models = _wait_ready(http, endpoint, ready_timeout_s, quiet=quiet)
         name, max_len = _choose_model(models, model, endpoint)
-        usage = UsageCounter(http, name)
+        usage = COUNTERS[surface](http, name)
         counter, server = _counters(http, name, tokenizer, usage)
-        words, shape, doubt = _measure(counter, server, tool_messages, chosen=tokenizer is not None)
+        if SURFACES[surface].token_ids:
+            words, shape, doubt = _ids(counter, surface), _NO_TEMPLATE, None
+        else:
+            words, shape, doubt = _measure(counter, server, tool_messages, chosen=tokenizer is not None)
+            if keeps_reasoning and doubt is None:
+                shape = measure_reasoning(server, words, shape)
         if doubt and not quiet:
             print(f"agentx: {doubt}", file=sys.stderr, flush=True)
+        source = _source(counter)
+        if keeps_answers and source is None:
+            raise UserError(
+                "--assistant live counts every answer, and the endpoint has no tokenize route",
+                remedy="give --tokenizer DIR with the model's tokenizer.json",
+            )
         return Probed(
             model=name,
             max_model_len=max_len,
@@ -101,13 +122,14 @@ def probe(
             words=words,
             shape=shape,
             doubt=doubt,
-            body=_negotiate(usage, name, words),
+            body=_negotiate(usage, name, words, surface, ids=keeps_answers),
+            counter_source=source,
             cost=usage,
         )
 
 
 def control_client(endpoint: Endpoint) -> httpx.Client:
-    """An httpx client for everything that is not measured, with the load's own headers and certificates."""
+    """An httpx client for everything that is not measured, with the load's own headers, certificates and proxy."""
     verify = endpoint.ssl_context() if endpoint.tls else True
     transport = httpx.HTTPTransport(uds=endpoint.uds) if endpoint.uds else None
     base = "http://localhost" if endpoint.uds else endpoint.base
@@ -116,6 +138,8 @@ def control_client(endpoint: Endpoint) -> httpx.Client:
         headers=dict(endpoint.headers),
         verify=verify,
         transport=transport,
+        proxy=endpoint.proxy,
+        trust_env=False,  # the environment's proxies have been read once, by one rule: `parse_endpoint`
         timeout=httpx.Timeout(60.0, connect=5.0),
     )
 
@@ -139,12 +163,12 @@ def _wait_ready(http: httpx.Client, endpoint: Endpoint, timeout_s: float, *, qui
                 ) from error
         if monotonic() > deadline:
             raise UserError(
-                f"--endpoint {endpoint.base} is not ready after {timeout_s:g} s: {last}",
-                remedy="start the server, or give --ready-timeout more",
+                f"--endpoint {endpoint.way} is not ready after {timeout_s:g} s: {last}",
+                remedy=endpoint.remedy if endpoint.proxy else "start the server, or give --ready-timeout more",
                 exit_code=EXIT_ENDPOINT,
             )
         if not said:
-            print(f"agentx: waiting for {endpoint.base} ({last})", file=sys.stderr, flush=True)
+            print(f"agentx: waiting for {endpoint.way} ({last})", file=sys.stderr, flush=True)
             said = True
         sleep(_RETRY_S)
 
@@ -231,21 +255,43 @@ def _server_block(http: httpx.Client) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-def _negotiate(usage: UsageCounter, model: str, words: WordTable) -> BodyFormat:
+def _source(counter: TextCounter) -> CounterSource | None:
+    if isinstance(counter, LocalCounter):
+        return CounterSource(str(counter.path.parent))
+    return CounterSource(None, counter.route) if isinstance(counter, ServerCounter) else None
+
+
+def _ids(counter: TextCounter, surface: str) -> WordTable:
+    if not isinstance(counter, ServerCounter | LocalCounter):
+        raise UserError(
+            f"--surface {surface} sends token ids, and the endpoint has no tokenize route to ask for them",
+            remedy="give --tokenizer DIR with the model's tokenizer.json",
+        )
+    return word_ids(counter, find_words(counter))
+
+
+def _negotiate(usage: UsageCounter, model: str, words: WordTable, surface: str, *, ids: bool) -> BodyFormat:
     """The fullest set of fields that the server takes: a forced length first, then without what it refuses."""
-    message = {"role": "user", "content": "".join(words.words[:4])}
     last: Refused | None = None
-    for length_field in ("max_tokens", "max_completion_tokens"):
-        for ignore_eos, min_tokens in ((True, True), (True, False), (False, True), (False, False)):
-            fields: dict[str, Any] = {"messages": [message], length_field: 2}
-            fields |= {"ignore_eos": True} if ignore_eos else {}
-            fields |= {"min_tokens": 2} if min_tokens else {}
+    prompt = _tiny_prompt(usage, words, surface)
+    returns_ids = ids and surface == "completions"
+    prompt |= {"return_token_ids": True} if returns_ids else {}
+    for length_field in _LENGTH_FIELDS.get(surface, ("max_tokens",)):
+        for ignore_eos, min_tokens in _FORCING if surface != "messages" else _FORCING[-1:]:
             try:
-                usage.ask(fields)
+                usage.ask(prompt | usage.length(length_field, 2, ignore_eos=ignore_eos, min_tokens=min_tokens))
             except Refused as error:
                 last = error
                 if error.status not in (400, 422):
                     break
             else:
-                return BodyFormat(model, length_field, ignore_eos, min_tokens)
-    raise UserError(f"the endpoint refuses chat completions: {last}", remedy="check --model", exit_code=EXIT_ENDPOINT)
+                return BodyFormat(model, length_field, ignore_eos, min_tokens, surface=surface, returns_ids=returns_ids)
+    route = SURFACES[surface].route
+    raise UserError(f"the endpoint refuses {route}: {last}", remedy="check --model", exit_code=EXIT_ENDPOINT)
+
+
+def _tiny_prompt(usage: UsageCounter, words: WordTable, surface: str) -> dict[str, Any]:
+    text = "".join(words.words[:4])
+    if not SURFACES[surface].token_ids:
+        return usage.fields([message("user", text)])
+    return {"input_ids" if surface == "generate" else "prompt": [int(number) for number in text[1:].split(",")]}

@@ -9,6 +9,7 @@ import numpy as np
 
 from replay.exchange import Exchange
 from replay.live_tree import LiveTree
+from replay.scenario import Scenario
 from replay.tree import Step
 from results.journal import JournalWriter
 from results.records import CHUNK_UNIT_NS, Flag, Phase, Status
@@ -28,10 +29,22 @@ class Sent:
     step: Step
     due_ns: int
     theory: int
+    input_tokens: int
+    """Planned for the prompt as it was sent."""
     phase: Phase = Phase.STEADY
     primer: bool = False
     output_tokens: int = 1
     """Asked for: in the warm-up 1, else the step's."""
+
+
+def judged(exchange: Exchange, scenario: Scenario) -> Status:
+    """The status of an answer that is over, by the scenario's rules too."""
+    status, broken = exchange.status, exchange.stream.parse_errors
+    assert status is not None
+    if status is Status.OK and broken and scenario.unreadable == "fail":
+        exchange.status, exchange.error = Status.STREAM_ERROR, f"{broken} events could not be decoded"
+        return exchange.status
+    return status
 
 
 def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status: Status, t0: int) -> None:
@@ -42,6 +55,11 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         flags |= Flag.SHARED_HEAD
     if sent.step.by_human:
         flags |= Flag.HUMAN_TURN
+    heard = sent.live.heard(sent.step)
+    if heard is not None:
+        flags |= Flag.LIVE_HISTORY | (Flag.REASONING_DROPPED if heard.dropped else 0)
+    elif sent.live.missed(sent.step):
+        flags |= Flag.RECORDED_INSTEAD
     offsets = chunk_offsets(stream.chunk_times, exchange.sent_ns)
     if stream.last_token_ns - exchange.sent_ns > _LAST_OFFSET * CHUNK_UNIT_NS:
         flags |= Flag.SATURATED_OFFSET
@@ -67,7 +85,7 @@ def write_request(journal: JournalWriter, exchange: Exchange, sent: Sent, status
         first_text_ns=_since(stream.first_text_ns, t0),
         last_token_ns=_since(stream.last_token_ns, t0),
         done_ns=_since(exchange.done_ns, t0),
-        planned_input_tokens=sent.step.input_tokens,
+        planned_input_tokens=sent.input_tokens,
         planned_output_tokens=sent.output_tokens,
         input_tokens=_or_missing(stream.input_tokens),
         output_tokens=_or_missing(stream.output_tokens),

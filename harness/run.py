@@ -23,20 +23,22 @@ from harness.live_metrics import live_metrics
 from harness.mock_process import MockProcess
 from harness.phases import Phases
 from harness.plan_view import print_plan
-from harness.probe import Probed, probe
+from harness.probe import Probed
+from harness.probe_all import parse_endpoints, probe_all
 from harness.progress import ProgressView
-from harness.run_record import RunRecord
+from harness.run_record import RunRecord, limits_of
 from harness.server_side import ServerSide, since
 from harness.worker_config import WorkerConfig, share_plan
 from harness.workers import WorkerDied, WorkerPool
 from replay.corpus import Corpus, builtin_path
-from replay.endpoint import Endpoint, Limits, parse_endpoint
+from replay.endpoint import Endpoint, Limits, read_headers
 from replay.fixed import fixed_corpus
 from replay.plan import Plan, Selection, make_plan
 from replay.scenario import Rules, Scenario
 from results.errors import UserError
 from results.server_view import ServerView
 from results.store import finalize
+from results.upload import Destination
 
 STREAMS_PER_WORKER = 500
 """`--workers auto`: one process measures this many 20 ms streams with a core to spare (benchmarks/RESULTS.md)."""
@@ -59,7 +61,7 @@ class Watch:
 class RunOptions:
     """The run as the command line gave it; written whole into run.json (keys are not part of it)."""
 
-    endpoint: str | None
+    endpoints: tuple[str, ...]
     mock: str | None
     mock_options: tuple[str, ...]
     model: str | None
@@ -75,7 +77,11 @@ class RunOptions:
     quiet: bool
     ca_file: str | None
     insecure: bool
+    headers_file: Path | None = None
+    sidecar: Path | None = None
     watch: Watch = field(default_factory=Watch)
+    upload: Destination | None = None
+    """Where the finished run directory is copied to."""
 
     @property
     def scenario(self) -> Scenario:
@@ -101,44 +107,65 @@ def run(options: RunOptions, api_key: str | None, command: list[str]) -> Finishe
     print_plan(corpus, plan, options.rules, quiet=options.quiet)
     _raise_file_limit(plan.selection.concurrency)
     with MockProcess.maybe(options.mock, options.mock_options) as mock_url:
-        url = mock_url or options.endpoint
-        if url is None:
-            raise UserError("no endpoint", remedy="give --endpoint URL, or --mock for the simulated one")
-        endpoint = parse_endpoint(url, api_key=api_key, ca_file=options.ca_file, insecure=options.insecure)
-        found = probe(
-            endpoint,
+        urls = (mock_url,) if mock_url else options.endpoints
+        endpoints = parse_endpoints(
+            urls,
+            api_key=api_key,
+            ca_file=options.ca_file,
+            insecure=options.insecure,
+            headers=read_headers(options.headers_file) if options.headers_file else (),
+        )
+        probed = probe_all(
+            endpoints,
             model=options.model,
             tokenizer=options.tokenizer,
             ready_timeout_s=options.ready_timeout_s,
             tool_messages=scenario.messages == "tools",
             quiet=options.quiet,
+            surface=scenario.surface,
+            keeps_answers=scenario.assistant == "live",
+            keeps_reasoning=scenario.reasoning == "keep" and scenario.surface == "chat",
         )
+        found = probed[0]
         plan = _fit_model(corpus, plan, options, found)
-        record = RunRecord.create(options, corpus, plan, endpoint, found, command, salt=_salt(options))
-        configs = _worker_configs(options, record, endpoint, found, plan, corpus)
+        record = RunRecord.create(options, corpus, plan, endpoints, probed, command, salt=_salt(options))
+        configs = _worker_configs(options, record, endpoints, found, plan, corpus)
         try:
-            received, server = _measured(options, record, configs, endpoint)
+            received, server = _measured(options, record, configs, endpoints)
         except UserError:
             record.discard()
             raise
     summary = finalize(record.directory, record.header, keep_chunks=options.keep_chunks, server=server)
     record.finish(summary)
+    _upload(options, record.directory)
     return Finished(record.directory, summary, received)
 
 
+def _upload(options: RunOptions, directory: Path) -> None:
+    """Copy the run to where `--upload` says; a failure is a line on standard error, the run and its verdict stand."""
+    if options.upload is None:
+        return
+    if (failure := options.upload.send(directory)) is not None:
+        by_hand = options.upload.by_hand(directory)
+        print(f"agentx: {failure}; the run is in {directory}; copy it with `{by_hand}`", file=sys.stderr, flush=True)
+    elif not options.quiet:
+        print(f"agentx: copied to {options.upload.below(directory.name)}", file=sys.stderr, flush=True)
+
+
 def _measured(
-    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoint: Endpoint
+    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoints: tuple[Endpoint, ...]
 ) -> tuple[int | None, ServerView]:
     """Let the workers run while server, power and the way to the endpoint are watched."""
     journal = record.directory / "journal"
-    local = endpoint.uds is not None or is_local(endpoint.host)
+    local = all(endpoint.uds is not None or is_local(endpoint.host) for endpoint in endpoints)
+    endpoint = endpoints[0]  # of several, the way to the first is measured
     with ExitStack() as stack:
         meter = stack.enter_context(PowerMeter(journal, options.watch.power, local=local))
         if endpoint.uds is None and endpoint.proxy is None:
             tls = endpoint.ssl_context() if endpoint.tls else None
             stack.enter_context(NetworkProbe(journal, endpoint.host, endpoint.port, tls=tls))
         meter.measure_idle(options.watch.idle_s)
-        received, server = asyncio.run(_drive(options, record, configs, endpoint))
+        received, server = asyncio.run(_drive(options, record, configs, endpoints))
     record.manifest["power"] = meter.report()
     return received, server
 
@@ -172,10 +199,10 @@ def _raise_file_limit(concurrency: int) -> None:
 
 
 def _worker_configs(
-    options: RunOptions, record: RunRecord, endpoint: Endpoint, found: Probed, plan: Plan, corpus: Corpus
+    options: RunOptions, record: RunRecord, endpoints: tuple[Endpoint, ...], found: Probed, plan: Plan, corpus: Corpus
 ) -> list[WorkerConfig]:
     journal = record.directory / "journal"
-    share_plan(journal / "plan", corpus, plan.order, plan.kept)
+    share_plan(journal / "plan", corpus, plan)
     concurrency = plan.selection.concurrency
     cores = max(1, len(os.sched_getaffinity(0)) - 1) if hasattr(os, "sched_getaffinity") else 1
     workers = options.workers or min(cores, -(-concurrency // STREAMS_PER_WORKER))
@@ -187,30 +214,30 @@ def _worker_configs(
             workers=workers,
             journal_dir=str(journal),
             plan_dir=str(journal / "plan"),
-            endpoint=endpoint,
+            endpoints=endpoints,
             limits=options.limits,
             body=found.body,
-            route="/v1/chat/completions",
             shape=found.shape,
             words=found.words.words,
             salt=record.salt,
             server_block=found.server_block,
             scenario=options.scenario,
             selection=plan.selection,
+            counter=found.counter_source,
         )
         for worker in range(workers)
     ]
 
 
 async def _drive(
-    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoint: Endpoint
+    options: RunOptions, record: RunRecord, configs: list[WorkerConfig], endpoints: tuple[Endpoint, ...]
 ) -> tuple[int | None, ServerView]:
     """Let the workers run; the signal that interrupted them, if one did, and what the server said."""
     scenario = options.scenario
     duration = load.duration_s(scenario)
     view = ProgressView(quiet=options.quiet, duration_s=duration, planned_trees=scenario.sessions)
     server = ServerSide(
-        endpoint,
+        endpoints,
         record.directory / "journal",
         urls=options.watch.metrics_urls,
         file=options.watch.metrics_file,
@@ -260,11 +287,15 @@ def one_error() -> Iterator[None]:
 
 def _judge(record: RunRecord, view: ProgressView, scenario: Scenario) -> None:
     """What the workers' last reports say against the run."""
+    if limits_of(scenario):
+        record.unsent(view.total("unsent"))
     if failed := view.total("warmup_failed"):
         record.invalid(f"the warm-up failed: {failed} requests, the last with: {view.last_error()}")
     if view.any("failing"):
         limit = f"{100 * scenario.failed_limit:.0f} %"
         record.invalid(f"stopped early: more than {limit} of the requests failed; last error: {view.last_error()}")
+    if view.any("stalled"):
+        record.invalid(f"stopped early: for {scenario.stall_s:g} s no byte came, nothing was sent and nothing was due")
     if cut := view.total("drain_cancelled"):
         record.invalid(f"{cut} requests had not finished {scenario.drain_s:.0f} s after the end and were cancelled")
     if view.any("disk_full"):

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -17,10 +18,13 @@ import msgspec
 import numpy as np
 
 from harness.load import duration_s, warms_up
+from replay.chat_shape import ChatShape
 from replay.corpus import Corpus
 from replay.endpoint import Endpoint
-from replay.plan import Plan
+from replay.plan import Plan, shorter
+from replay.scenario import Scenario
 from results.clock import ClockAnchor
+from results.dataset import SIDECAR
 from results.errors import UserError
 from results.journal import write_header
 from results.records import SCHEMA_VERSION
@@ -51,8 +55,8 @@ class RunRecord:
         options: RunOptions,
         corpus: Corpus,
         plan: Plan,
-        endpoint: Endpoint,
-        found: Probed,
+        endpoints: Sequence[Endpoint],
+        probed: Sequence[Probed],
         command: list[str],
         *,
         salt: str,
@@ -61,6 +65,8 @@ class RunRecord:
         from harness.run import new_run_id
 
         run_id, scenario = new_run_id(), options.scenario
+        sidecar = options.sidecar and read_sidecar(options.sidecar)
+        endpoint, found = endpoints[0], probed[0]
         directory = options.out / run_id
         try:
             (directory / "journal").mkdir(parents=True)
@@ -74,7 +80,12 @@ class RunRecord:
             "heads": _heads(corpus, scenario.shared_prefix),
             "cache_block": found.server_block,
             "scenario": scenario.name,
+            "endpoints": [one.base for one in endpoints],
             "concurrency": scenario.concurrency if scenario.arrival == "closed" else None,
+            "arrival": scenario.arrival,
+            "rate_per_min": scenario.rate_per_min,
+            "reasoning": scenario.reasoning,
+            "rate_limits": limits_of(scenario),
             "seed": scenario.seed,
             "stages": msgspec.to_builtins(scenario.stages),
             "duration_s": duration_s(scenario),
@@ -83,6 +94,7 @@ class RunRecord:
             "steady_end_ns": None,
             "keep_chunks": options.keep_chunks,
             "num_gpus": None,
+            "raised": raised(corpus, plan, found.shape),
             "error_rate_limit": scenario.failed_limit,
             "overflow_limit": scenario.overflow_limit,
             "coverage": scenario.coverage,
@@ -120,9 +132,15 @@ class RunRecord:
                 "limits": asdict(options.limits),
             },
             "endpoint": {"url": endpoint.base, "insecure": endpoint.insecure, **found.fingerprint()},
+            "endpoints": [
+                {"url": one.base, "server_version": said.server_version, "probe": said.fingerprint()["probe"]}
+                for one, said in zip(endpoints, probed, strict=True)
+            ],
             "host": _host(),
         }
         record = cls(directory, run_id, salt, manifest, header)
+        if sidecar:  # before run.json: no moment at which it is a run without its metadata
+            (directory / SIDECAR).write_bytes(sidecar)
         record._write()
         return record
 
@@ -155,6 +173,11 @@ class RunRecord:
         self.manifest["clock"]["end"] = asdict(ClockAnchor.now())
         self._write()
 
+    def unsent(self, count: int) -> None:
+        """So many requests were due and still held back by a rate limit when the run ended."""
+        self.header["unsent"] = count
+        self._write()
+
     def invalid(self, reason: str) -> None:
         """The run can't be used, and why."""
         self.header["invalid_reasons"].append(reason)
@@ -181,6 +204,37 @@ class RunRecord:
         temporary = path.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(self.manifest, indent=2, allow_nan=False, default=str) + "\n")
         temporary.replace(path)
+
+
+def limits_of(scenario: Scenario) -> dict[str, float]:
+    """The limits on what is sent, by option."""
+    given = {
+        "--max-request-rate": scenario.max_requests_per_s,
+        "--max-input-rate": scenario.max_input_tokens_per_min,
+    }
+    return {option: limit for option, limit in given.items() if limit is not None}
+
+
+def raised(corpus: Corpus, plan: Plan, shape: ChatShape) -> dict[str, int]:
+    """Requests that ask for fewer tokens than the chat template makes of a single word, and what they get."""
+    return {
+        "requests": shorter(corpus, plan, shape.shortest),
+        "of": plan.requests,
+        "to": shape.shortest,
+        "template": shape.shortest - 1,
+    }
+
+
+def read_sidecar(path: Path) -> bytes:
+    """The content of a JSON file that goes beside the run's own; UserError when it is no JSON object."""
+    try:
+        content = path.read_bytes()
+        document = json.loads(content)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--sidecar {path}: {error}", remedy="give a JSON file") from error
+    if not isinstance(document, dict):
+        raise UserError(f"--sidecar {path}: not a JSON object", remedy="give a JSON file that holds one")
+    return content
 
 
 def _heads(corpus: Corpus, shared: str) -> dict[str, list[int]] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
@@ -18,7 +19,7 @@ import httpx
 
 from collectors.fingerprint import fingerprint
 from collectors.server import ServerMetrics
-from collectors.targets import Discovered, find_targets
+from collectors.targets import Discovered, discover, find_targets
 from replay.endpoint import Endpoint
 from results.server_view import ServerView
 
@@ -34,7 +35,7 @@ class ServerSide:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoints: Sequence[Endpoint],
         journal: Path,
         *,
         urls: Sequence[str],
@@ -42,7 +43,8 @@ class ServerSide:
         stated: dict[str, str],
         clock: Callable[[], int],
     ) -> None:
-        self._endpoint = endpoint
+        self._endpoints = endpoints
+        self._endpoint = endpoints[0]
         self._journal = journal
         self._urls, self._file, self._stated = urls, file, stated
         self._clock = clock
@@ -61,15 +63,36 @@ class ServerSide:
             self._found = Discovered([], ["a unix socket has no metrics page of its own; give --metrics-url"])
             return False
         verify = endpoint.ssl_context() if endpoint.tls else True
-        self._client = httpx.AsyncClient(verify=verify, timeout=httpx.Timeout(10.0, connect=5.0))
+        way = httpx.AsyncHTTPTransport(verify=verify, proxy=endpoint.proxy) if endpoint.proxy else None
+        self._client = httpx.AsyncClient(
+            verify=verify,
+            timeout=httpx.Timeout(10.0, connect=5.0),
+            trust_env=False,
+            mounts={f"all://{endpoint.host}": way},  # as the load goes; pages elsewhere are on the servers' network
+        )
         headers = dict(endpoint.headers)
         self._found = await find_targets(endpoint.base, self._client, urls=self._urls, file=self._file, headers=headers)
+        for other in self._endpoints[1:]:
+            await self._find_beside(other, headers)
         if not self._found.targets:
             return False
         self._metrics = ServerMetrics(
             self._found.targets, self._journal, clock=self._clock, headers=headers, client=self._client
         )
         return True
+
+    async def _find_beside(self, endpoint: Endpoint, headers: dict[str, str]) -> None:
+        """The page next to a further endpoint; credentials of its own are not known to the scraper and not sent."""
+        assert self._client is not None
+        if endpoint.uds is not None:
+            self._found.notes.append(f"{endpoint.base}: a unix socket has no metrics page of its own")
+            return
+        found = await discover(endpoint.base, self._client, headers=dict(endpoint.headers))
+        known = {target.url for target in self._found.targets}
+        trusted = dict(endpoint.headers) == headers
+        self._found.targets.extend(replace(t, trusted=trusted) for t in found.targets if t.url not in known)
+        if not found.targets:
+            self._found.notes.extend(found.notes)
 
     @property
     def notes(self) -> list[str]:

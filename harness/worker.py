@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -21,9 +21,11 @@ import msgspec
 
 from collectors.client import LoopWatch
 from harness import load
-from harness.recording import Sent, write_request
+from harness.recording import Sent, judged, write_request
+from harness.starts import Starts
 from harness.throttle import Throttle
-from harness.worker_config import WorkerConfig, map_plan
+from harness.voice import Voice
+from harness.worker_config import STARTS, WorkerConfig, map_plan
 from harness.worker_progress import Progress
 from replay.affinity import affinity_lines
 from replay.corpus import Corpus
@@ -31,9 +33,9 @@ from replay.exchange import Exchange
 from replay.live_tree import LiveTree
 from replay.plan import Plan
 from replay.scheduler import Command, Done, Outcome, Scheduler, Send, TreeEnded, TreeStarted, WakeAt, Warm
+from replay.spoken import Spoken
 from replay.start import start_at, start_share
-from replay.stream import ChatStream
-from replay.transport import Transport
+from replay.transport import Transport, add_counters
 from replay.tree import Tree, compile_tree
 from replay.words import Phrasebook, WordTable
 from results.errors import UserError
@@ -47,6 +49,7 @@ SLICE_NS = 1_000_000
 REFUSALS = frozenset(range(400, 500)) - {408, 409, 429}
 """Answers that the same conversation would get again: no later turn of it is sent."""
 DRAIN_REASON = "not finished within the drain limit"
+STALL_REASON = "nothing moved: the run was ended"
 
 
 class Worker:
@@ -57,14 +60,14 @@ class Worker:
         self.corpus = corpus
         self.plan = plan
         self.loop = loop
-        self.transport = Transport(config.endpoint, config.limits, loop)
-        self._secrets = config.endpoint.secrets
+        self.transports = [Transport(endpoint, config.limits, loop) for endpoint in config.endpoints]
+        self._secrets = config.secrets
         self.journal = JournalWriter(Path(config.journal_dir), config.worker, secrets=self._secrets)
         self.watch = LoopWatch(loop)
         self.book = Phrasebook(WordTable(config.words))
         self.slots = list(range(config.worker, config.scenario.concurrency, config.workers))
         self.scheduler = Scheduler(
-            load.arrivals(config.scenario, config.worker, config.workers),
+            load.arrivals(config.scenario, config.worker, config.workers, plan.arrivals_s(corpus).tolist()),
             self._next_tree,
             config.pacing,
             refill=load.refill(config.scenario),
@@ -72,12 +75,15 @@ class Worker:
         )
         self.over = asyncio.Event()
         self.progress = Progress()
-        self._head = self.transport.request_head(config.route)
+        self._surface = config.body.route
+        self._voice = Voice(config, loop) if config.scenario.assistant == "live" else None
+        self._make_stream = self._surface.stream if self._voice is None else self._surface.kept
+        self._heads = [transport.request_head(self._surface.route) for transport in self.transports]
         self._body_head = config.body.head()
         self._t0 = 0
         self._seq = 0
         self._open = config.scenario.arrival != "closed"
-        self._next_start = config.worker if self._open else config.selection.concurrency + config.worker
+        self._starts = Starts(Path(config.plan_dir) / STARTS)
         self._started: set[int] = set()
         self._prepared: dict[int, LiveTree | None] = {}
         self._upcoming: dict[int, LiveTree] = {}
@@ -88,15 +94,21 @@ class Worker:
         self._commands: deque[Command] = deque()
         self._carrying_out = False
         self._timer: asyncio.TimerHandle | None = None
+        self._phase_timer: asyncio.TimerHandle | None = None
         self._end_timer: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
         self._send_lag_max = 0
+        self._moved = (0, 0)
+        """Requests sent when something last moved, and when that was."""
         self._stopping = False
 
     # lifecycle
 
     async def prepare(self) -> None:
         """Before the clock starts: a connection and a ready first prompt per slot."""
-        await self.transport.open(min(len(self.slots), 4096))
+        for number, transport in enumerate(self.transports):
+            mine = sum(slot % len(self.transports) == number for slot in self.slots)
+            await transport.open(min(mine, 4096))
         for slot in self.slots:
             self._prepared[slot] = self._build(slot)
 
@@ -104,11 +116,11 @@ class Worker:
         """Start the first trees; `t0_ns` is the run's zero."""
         self._t0 = t0_ns
         self.watch.start()
-        self.loop.call_later(TICK_S, self._tick)
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
         ahead = max(0, t0_ns - monotonic_ns()) / 1e9
         if not load.warms_up(self.config.scenario):
             self._limit_duration(ahead)
-        self._timer = self.loop.call_later(ahead, self._start)
+        self._not_before(0, self._start)
 
     def _limit_duration(self, ahead_s: float) -> None:
         duration = load.duration_s(self.config.scenario)
@@ -119,7 +131,15 @@ class Worker:
         """The measured part begins at `at_ns` after the run's zero, for all workers."""
         ahead = max(0, at_ns - self._now()) / 1e9
         self._limit_duration(ahead)
-        self.loop.call_later(ahead, lambda: self._do(self.scheduler.measure(self._now(), first_ns)))
+        self._not_before(at_ns, lambda: self._do(self.scheduler.measure(self._now(), first_ns)))
+
+    def _not_before(self, at_ns: int, call: Callable[[], None]) -> None:
+        """`call` at `at_ns` after the run's zero or just after: the loop's timers may fire a fraction of a ms early."""
+        ahead_ns = at_ns - self._now()
+        if ahead_ns > 0:
+            self._phase_timer = self.loop.call_later(ahead_ns / 1e9, self._not_before, at_ns, call)
+        else:
+            call()
 
     def _start(self) -> None:
         self._do(self.scheduler.start(self._now()))
@@ -134,25 +154,41 @@ class Worker:
         self._end_timer = self.loop.call_later(self.config.scenario.drain_s, self._drain_over)
         self._do(self.scheduler.stop(self._now()))
         for send in self.throttle.take_all() if self.throttle is not None else ():
-            # Never sent: no row, and the scheduler need not wait for it.
+            # Never sent: no row but a count, and the scheduler need not wait for it.
+            self.progress.unsent += 1
             self._do(self.scheduler.ended(send.slot, send.step, Outcome.CONTINUE, self._now(), primer=send.primer))
 
     def abort(self) -> None:
         """Stop at once: what is in flight is cancelled."""
         self.stop()
-        self.transport.cancel_all("interrupted twice")
+        self._cancel_all("interrupted twice")
 
     def _drain_over(self) -> None:
-        self.progress.drain_cancelled = self.transport.in_flight
-        self.transport.cancel_all(DRAIN_REASON)
+        self.progress.drain_cancelled = sum(transport.in_flight for transport in self.transports)
+        self._cancel_all(DRAIN_REASON)
+
+    def _cancel_all(self, reason: str, status: Status = Status.CANCELLED) -> None:
+        for transport in self.transports:
+            transport.cancel_all(reason, status)
+
+    def _watchdog(self, reads: int) -> None:
+        """End a run in which nothing moves: answers that never come are failures, not waited for for ever."""
+        seen, at = self._moved
+        if reads or seen != self._seq or self._stopping or self.scheduler.waits_for_time:
+            self._moved = (self._seq, self._now())
+        elif self._now() - at > self.config.scenario.stall_s * 1e9:
+            self.progress.stalled = True
+            self.stop()
+            self._cancel_all(STALL_REASON, Status.TIMEOUT)
 
     def close(self) -> None:
         """Close connections and the journal."""
-        for timer in (self._timer, self._end_timer):
+        for timer in (self._timer, self._phase_timer, self._end_timer, self._ticker):
             if timer is not None:
                 timer.cancel()
         self.watch.stop()
-        self.transport.close()
+        for transport in self.transports:
+            transport.close()
         while self._answers:
             self._conclude(self._answers.popleft())
         self._sample()
@@ -167,16 +203,13 @@ class Worker:
         if self._open or slot not in self._started:
             self._started.add(slot)
             start = slot
-            if self._open:
-                self._next_start = slot + self.config.workers
         else:
-            start = self._next_start
-            self._next_start += self.config.workers
+            start = self._starts.take()
         live = self._prepared.pop(start) if start in self._prepared else self._build(start)
         if live is None:
             return None
         self._upcoming[slot] = live
-        self.loop.call_later(AHEAD_S, self._prepare_next)
+        self.loop.call_later(AHEAD_S, self._prepare_next, slot + self.config.workers)
         return live.tree
 
     def _build(self, start: int) -> LiveTree | None:
@@ -199,16 +232,25 @@ class Worker:
             f"{name}/{number}",
             scenario.shared_prefix,
             config.server_block,
+            self._surface.frames,
+            keeps_answers=self._voice is not None,
         )
         first = tree.start.primers[0] if tree.start is not None and tree.start.primers else 0
         if tree.start is None or tree.start.primers:
             live.render(tree.steps[first])
         return live
 
-    def _prepare_next(self) -> None:
-        """Build the next tree before a slot waits for it: a few ms that would make other sends late."""
-        if not self._stopping and self._next_start not in self._prepared:
-            self._prepared[self._next_start] = self._build(self._next_start)
+    def _prepare_next(self, arrival: int) -> None:
+        """Build the next tree before a slot waits for it: a few ms that would make other sends late.
+
+        In a closed loop another worker may take that tree first; then this one is dropped.
+        """
+        start = arrival if self._open else self._starts.peek()
+        if not self._stopping and start not in self._prepared:
+            slots = self.config.selection.concurrency
+            for taken in [number for number in self._prepared if slots <= number < start]:
+                del self._prepared[taken]
+            self._prepared[start] = self._build(start)
 
     def _do(self, commands: Iterable[Command]) -> None:
         """Carry out commands; those that come up on the way wait their turn."""
@@ -271,18 +313,23 @@ class Worker:
         theory = live.theoretical_cached(step)
         conversation = live.render(step)
         tokens = step.output_tokens if send.phase is Phase.STEADY else 1
-        stream = ChatStream(tokens if self.config.body.forces_length else None)
-        sent = Sent(self._seq, send.slot, live, step, send.due_ns, theory, send.phase, send.primer, tokens)
+        stream = self._make_stream(tokens if self.config.body.forces_length else None)
+        planned = step.input_tokens + conversation.excess
+        sent = Sent(self._seq, send.slot, live, step, send.due_ns, theory, planned, send.phase, send.primer, tokens)
         self._seq += 1
         request_id = f"{self.config.run_id}-{self.config.worker}-{sent.seq}"
-        parts = (self._body_head, memoryview(conversation), self.config.body.tail(tokens))
+        # A list of ids: each has its comma ahead, the first none.
+        prompt = memoryview(conversation.body)[1 if self._surface.token_ids else 0 :]
+        parts = (self._body_head, prompt, self.config.body.tail(tokens))
         exchange = Exchange(stream, self._answered, sent)
         self.progress.in_flight += 1
         lines = b""
         if (kind := self.config.scenario.affinity) != "none":
             tree_id = f"{self.config.run_id}-{live.tree.session}-{live.number}"
             lines = affinity_lines(kind, tree_id, step.lane, live.tree.steps[0].lane)
-        self.transport.send(self._head, request_id, parts, exchange, lines)
+        # A tree stays in its slot and a slot at its endpoint, where the tree's prefix is cached.
+        number = send.slot % len(self.transports)
+        self.transports[number].send(self._heads[number], request_id, parts, exchange, lines)
 
     def _answered(self, exchange: Exchange) -> None:
         """An answer is over: kept for `_work`, since reading the others must not wait for what it entails."""
@@ -302,9 +349,8 @@ class Worker:
             self.loop.call_soon(self._work)
 
     def _conclude(self, exchange: Exchange) -> None:
-        sent, status = exchange.context, exchange.status
+        sent, status = exchange.context, judged(exchange, self.config.scenario)
         assert isinstance(sent, Sent)
-        assert status is not None
         write_request(self.journal, exchange, sent, status, self._t0)
         if exchange.sent_ns >= 0:
             self._send_lag_max = max(self._send_lag_max, exchange.sent_ns - self._t0 - sent.due_ns)
@@ -315,14 +361,23 @@ class Worker:
             outcome = Outcome.OVERFLOW
         elif status is Status.HTTP_ERROR and exchange.http_status in REFUSALS:
             outcome = Outcome.REFUSED
-        if not sent.primer:
-            sent.live.finished(sent.step)
         if sent.phase is Phase.WARMUP and status not in (Status.OK, Status.CANCELLED):
             self.progress.warmup_failed += 1
             self.stop()
         # From the answer's end, not from now: what the client takes in between shows as send lag.
         ended = exchange.done_ns - self._t0
-        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, ended, primer=sent.primer))
+        if self._voice is None or status is not Status.OK:
+            self._follow(sent, outcome, ended)
+        else:
+            self._voice.hear(exchange, lambda spoken: self._follow(sent, outcome, ended, spoken))
+
+    def _follow(self, sent: Sent, outcome: Outcome, ended_ns: int, spoken: Spoken | None = None) -> None:
+        """Everything that waited for an answer."""
+        if spoken is not None:
+            sent.live.said(sent.step, spoken)
+        if not sent.primer:
+            sent.live.finished(sent.step)
+        self._do(self.scheduler.ended(sent.slot, sent.step.index, outcome, ended_ns, primer=sent.primer))
 
     def _abort_on_failures(self) -> None:
         """The public rule: past a floor of finished requests, a failure ratio above the limit ends the run."""
@@ -336,20 +391,21 @@ class Worker:
     # twice a second
 
     def _tick(self) -> None:
-        self.loop.call_later(TICK_S, self._tick)
+        self._ticker = self.loop.call_later(TICK_S, self._tick)
         self._sample()
         self.report()
 
     def _sample(self) -> None:
-        transport = self.transport
         lag_p99, lag_max = self.watch.take()
+        counters = add_counters([transport.take_counters() for transport in self.transports])
+        self._watchdog(counters["reads"])
         self.journal.client(
             t_ns=self._now(),
             loop_lag_p99_ns=lag_p99,
             loop_lag_max_ns=lag_max,
             send_lag_max_ns=self._send_lag_max,
             **self.watch.usage(),
-            **transport.take_counters(),
+            **counters,
             in_flight=self.progress.in_flight,
         )
         self._send_lag_max = 0
@@ -357,7 +413,8 @@ class Worker:
 
     def report(self) -> None:
         """One line of progress for the parent."""
-        self.progress.address = str(self.transport.address[1]) if self.transport.address else ""
+        address = self.transports[0].address
+        self.progress.address = str(address[1]) if address else ""
         emit({"progress": self.progress.take()})
 
 

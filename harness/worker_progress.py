@@ -8,7 +8,7 @@ import msgspec
 
 from replay.exchange import Exchange
 from results.records import Status
-from results.redact import redact
+from results.redact import beginning, redact
 
 
 class Progress(msgspec.Struct):
@@ -24,8 +24,10 @@ class Progress(msgspec.Struct):
     cached_tokens: int = 0
     cached_of: int = 0
     drain_cancelled: int = 0
+    unsent: int = 0
     warmup_failed: int = 0
     failing: bool = False
+    stalled: bool = False
     disk_full: bool = False
     address: str = ""
     last_error: str | None = None
@@ -46,7 +48,7 @@ class Progress(msgspec.Struct):
             self._count_ok(exchange)
         elif status is not Status.CANCELLED:
             self.failed += 1
-            self.last_error = redact(exchange.error or "", secrets)
+            self.last_error = redact(beginning(exchange.error or ""), secrets)
 
     def _count_ok(self, exchange: Exchange) -> None:
         stream = exchange.stream

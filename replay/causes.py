@@ -12,7 +12,6 @@ recording have no order. A step waits for earlier steps only (by recorded start)
 from __future__ import annotations
 
 import heapq
-import math
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
@@ -61,7 +60,7 @@ def link(corpus: Corpus, steps: list[Step], rules: TreeRules) -> None:
         if step.anchor >= 0:
             causes[step.index].add(step.anchor)
         step.after = tuple(sorted(causes[step.index]))
-        step.delay_s = _delay(corpus, step, steps, origin, rules)
+        step.delay_s = _delay(step, steps, origin, rules)
 
 
 def _split_flat_lanes(corpus: Corpus, steps: list[Step]) -> dict[int, int]:
@@ -125,13 +124,11 @@ def _add_recorded_order(steps: list[Step], causes: dict[int, set[int]]) -> None:
             known[other.lane] = other.index
 
 
-def _delay(corpus: Corpus, step: Step, steps: list[Step], origin: float, rules: TreeRules) -> float:
+def _delay(step: Step, steps: list[Step], origin: float, rules: TreeRules) -> float:
     if step.anchor < 0:
         return max(0.0, step.start_s - origin)
     if not rules.human_pauses and step.by_human:
         return 0.0
-    anchor = steps[step.anchor]
-    think = float(corpus.think_s[step.row])
-    if math.isnan(float(corpus.api_s[anchor.row])) and not math.isnan(think) and anchor.lane == step.lane:
-        return max(0.0, think)  # the anchor's duration is not recorded; the pause before this turn is
-    return max(0.0, step.start_s - anchor.end_s)
+    # Recorded think times count from the last end of any stream; after a request of unknown duration they are longer
+    # than the whole distance between the two turns in the public corpus. The public rule takes such a request as 0 s.
+    return max(0.0, step.start_s - steps[step.anchor].end_s)

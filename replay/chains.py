@@ -5,6 +5,9 @@ ended, and the model is the same. A request that shares less than that with ever
 an edit of its context (a *seam*: a compaction, say) or another agent (a *spawn*). It is a seam when nobody ever comes
 back to the longer prompt that it left; a long gap with little in common is never one. The public AgentX loader decides
 the same way (FACTS 2.9); the limits below are its defaults.
+
+A session may open with a *preamble*: a call for its title, say, that nothing ever continues. It is the main agent's
+first request, but what it shares with others says nothing, so chains are found without it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ AUX_INPUT_TOKENS = 16_384
 AUX_INPUT_SHARE = 0.10
 REDUCTION_OUTPUT_TOKENS = 4000
 REDUCTION_RATIO = 20
+PREAMBLE_OUTPUT_TOKENS = 64
 _TOUCH_S = 1e-6
 
 
@@ -62,8 +66,9 @@ def find_chains(requests: Sequence[Recorded]) -> list[Chain]:
 
     Chains are ordered by their first request. Requests without blocks stay with the main agent.
     """
+    preamble = _has_preamble(requests)
     finder = _Finder(requests)
-    for index in range(len(requests)):
+    for index in range(int(preamble), len(requests)):
         finder.place(index)
     finder.merge_seams()
     live = [k for k, chain in enumerate(finder.chains) if chain.merged_into < 0]
@@ -73,7 +78,24 @@ def find_chains(requests: Sequence[Recorded]) -> list[Chain]:
         chain.requests.sort()
         chain.parent = place.get(finder.resolve(chain.parent), -1) if chain.parent >= 0 else -1
     _mark_auxiliary(requests, chains)
+    if preamble:
+        chains[0].requests.insert(0, 0)
     return chains
+
+
+def _has_preamble(requests: Sequence[Recorded]) -> bool:
+    """Whether the first request begins like no other, and is short or has no block in common with any."""
+    if len(requests) < 2 or not requests[0].blocks:
+        return False
+    first, others = requests[0], [other for other in requests[1:] if other.blocks]
+    if any(common_blocks(first.runs, other.runs, 1) for other in others):
+        return False
+    return first.output_tokens <= PREAMBLE_OUTPUT_TOKENS or not any(
+        a < other_a + other_count and other_a < a + count
+        for a, count in first.runs
+        for other in others
+        for other_a, other_count in other.runs
+    )
 
 
 class _Finder:

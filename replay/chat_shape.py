@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from replay.messages import message
-from results.errors import EXIT_ENDPOINT, UserError
+from replay.usage import Refused, Unmeasurable
+from results.errors import EXIT_ENDPOINT
 
 if TYPE_CHECKING:
     from replay.tokens import TokenCounter
@@ -35,10 +36,18 @@ class ChatShape:
     tool: int | None = None
     """None: the template takes no tool messages, or not at a constant cost."""
     assistant_call: int | None = None
+    reasoning: int | None = None
+    """For an assistant message's reasoning beside its words; None: not measured, dropped, or not at a constant cost."""
+    reasoning_field: str = "reasoning_content"
     takes_system: bool = True
     """False: the server refuses system messages, and `system` is 0."""
     source: str = ""
     note: str = ""
+
+    @property
+    def shortest(self) -> int:
+        """Tokens of the shortest prompt there is: a user message of one word."""
+        return self.constant + self.user + 1
 
     def tokens(self, roles: Sequence[tuple[str, int]]) -> int:
         """Prompt tokens of (role, words) messages."""
@@ -54,8 +63,6 @@ class _Probe:
 
     def count(self, roles: Sequence[tuple[str, int]]) -> int | None:
         """Prompt tokens of (role, words) messages as the server counts them; None when it refuses them."""
-        from replay.tokens import Refused
-
         shift = 0
         messages = []
         for role, size in roles:
@@ -105,6 +112,34 @@ def measure_shape(counter: TokenCounter, table: WordTable, *, tools: bool = True
     return _with_tools(probe, shape) if tools else shape
 
 
+def measure_reasoning(counter: TokenCounter, table: WordTable, shape: ChatShape) -> ChatShape:
+    """Add what the reasoning of an earlier answer costs, if the template keeps it in every place at one cost."""
+    for field in ("reasoning_content", "reasoning"):
+        costs = _reasoning_costs(counter, table, shape, field)
+        if len(costs) == 1 and (cost := costs.pop()) is not None and cost >= 0:
+            return replace(shape, reasoning=cost, reasoning_field=field)
+    return replace(shape, note=f"{shape.note}the chat template does not keep reasoning at a constant cost: dropped")
+
+
+def _reasoning_costs(counter: TokenCounter, table: WordTable, shape: ChatShape, field: str) -> set[int | None]:
+    """Tokens beyond the words themselves, in all places that were tried."""
+    words = table.words
+    places = [["user", "assistant", "user"]]
+    if shape.tool is not None:
+        places.append(["user", "assistant_call", "tool"])
+    costs: set[int | None] = set()
+    for roles in places:
+        for size in (_W, 5 * _W):
+            messages = [message(role, "".join(words[:_W])) for role in roles]
+            messages[1][field] = "".join(words[k % len(words)] for k in range(size))
+            try:
+                counted = counter.count_messages(messages)
+            except Refused:
+                return {None}
+            costs.add(counted - shape.tokens([(role, _W) for role in roles]) - size)
+    return costs
+
+
 def _with_tools(probe: _Probe, shape: ChatShape) -> ChatShape:
     """Add tool messages, if the template takes them at a constant cost."""
     u, a, call, tool = ("user", _W), ("assistant", _W), ("assistant_call", _W), ("tool", _W)
@@ -123,9 +158,7 @@ def _without_tools(shape: ChatShape, why: str) -> ChatShape:
     return replace(shape, note=f"{shape.note}{why}: sent as user messages")
 
 
-def _unmeasurable(why: str) -> UserError:
-    from replay.tokens import Unmeasurable
-
+def _unmeasurable(why: str) -> Unmeasurable:
     return Unmeasurable(
         f"the chat template can't be measured: {why}",
         remedy="prompt sizes would not be what the trace recorded; use another chat template",

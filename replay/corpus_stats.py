@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +43,7 @@ def corpus_stats(corpus: Corpus) -> dict[str, Any]:
             "blocks": whole,
             "hit_tokens": block_tokens,
         },
+        "fresh_turns": fresh_turns(corpus),
     }
 
 
@@ -52,13 +54,38 @@ def infinite_cache_hits(corpus: Corpus, kept: np.ndarray | None = None) -> tuple
     `kept` (bool, shape (rows,)) leaves requests out.
     """
     hit = whole = tokens = 0
+    sizes = corpus.block_size.tolist()
+    for row, _, shared, limit in _prefixes(corpus, kept):
+        hit += shared
+        whole += limit
+        tokens += shared * sizes[row]
+    return hit, whole, tokens
+
+
+def fresh_turns(corpus: Corpus) -> dict[str, Any]:
+    """Later requests of their session that share not one block with anything it sent before.
+
+    A session's agents have a fresh start each; where nearly every turn has one, something at the head of the prompt
+    changes with every request (a time, a nonce, a billing mark) and no prefix cache can help. Block ids name whole
+    prefixes, so what the hit rate were without it can't be known from a trace.
+    """
+    fresh = later = tokens = 0
+    sizes = corpus.block_size.tolist()
+    for row, place, shared, limit in _prefixes(corpus, None):
+        if place and limit:
+            later += 1
+            fresh += not shared
+            tokens += limit * sizes[row] * (not shared)
+    return {"turns": fresh, "of": later, "share": fresh / later if later else None, "tokens": tokens}
+
+
+def _prefixes(corpus: Corpus, kept: np.ndarray | None) -> Iterator[tuple[int, int, int, int]]:
+    """(row, place in its tree, blocks seen before in the tree, whole blocks), tree by tree in the order of starts."""
     offsets = corpus.run_offset.tolist()
     firsts, counts = corpus.run_first.tolist(), corpus.run_count.tolist()
     blocks = (corpus.input_tokens // corpus.block_size).tolist()
-    sizes = corpus.block_size.tolist()
-    bounds = corpus.session_row.tolist()
-    for low, high in pairwise(bounds):
-        seen = SeenBlocks()
+    for low, high in pairwise(corpus.session_row.tolist()):
+        seen, place = SeenBlocks(), 0
         for row in (low + np.argsort(corpus.start_s[low:high], kind="stable")).tolist():
             if kept is not None and not kept[row]:
                 continue
@@ -67,10 +94,8 @@ def infinite_cache_hits(corpus: Corpus, kept: np.ndarray | None = None) -> tuple
             limit = min(blocks[row], sum(counts[begin:end]))
             shared, _ = seen.prefix(runs, limit)
             seen.add(runs, limit, row)
-            hit += shared
-            whole += limit
-            tokens += shared * sizes[row]
-    return hit, whole, tokens
+            yield row, place, shared, limit
+            place += 1
 
 
 def _flat_agents(corpus: Corpus) -> dict[str, int]:

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from results.errors import UserError
+
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]+")
+_OWN_HEADERS = frozenset(
+    [
+        "host",
+        "content-type",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "accept",
+        "accept-encoding",
+        "user-agent",
+        "x-request-id",
+        "expect",
+        "upgrade",
+    ]
+)
+"""Every request's own: not to be given, and no secrets."""
+_SHORTEST_SECRET = 4
+"""A shorter value hides nothing, and blotting it out would spoil every text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +67,24 @@ class Endpoint:
         return self.scheme == "https"
 
     @property
+    def way(self) -> str:
+        """The endpoint as error texts name it: with the proxy, where the environment puts one before it."""
+        if self.proxy is None:
+            return self.base
+        proxy = self.proxy.rpartition("@")[2].rpartition("://")[2]
+        return f"{self.base} through the proxy {proxy} that {self.scheme}_proxy names"
+
+    @property
+    def remedy(self) -> str:
+        """What to do when nobody answers."""
+        if self.proxy is None:
+            return "is the server up and the port right?"
+        return f"unset {self.scheme}_proxy, or add {self.host} to no_proxy"
+
+    @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be written anywhere: header values, and the key inside a `Bearer key`."""
-        values = [value for _, value in self.headers]
-        return (*values, *(value.split(" ", 1)[1] for value in values if " " in value))
+        """What must not be written anywhere: header values and what they are made of."""
+        return header_secrets(self.headers)
 
     @property
     def authority(self) -> str:
@@ -74,14 +111,16 @@ def parse_endpoint(
     api_key: str | None = None,
     ca_file: str | None = None,
     insecure: bool = False,
+    headers: Sequence[tuple[str, str]] = (),
 ) -> Endpoint:
     """Parse `http[s]://host[:port][/prefix][/v1]` or `unix:/path/to.sock`.
 
-    User and password in the URL become a Basic header and leave the URL. Raises UserError naming the URL.
+    User and password in the URL become a Basic header and leave the URL; `headers` are sent as well, and an
+    authorization among them instead of both. Raises UserError naming the URL.
     """
     if url.startswith("unix:"):
         path = url.removeprefix("unix:").removeprefix("//")
-        return Endpoint(f"unix:{path}", "http", "localhost", 80, "", uds=path, headers=_credentials(api_key, None))
+        return Endpoint(f"unix:{path}", "http", "localhost", 80, "", uds=path, headers=_headers(headers, api_key, None))
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -105,8 +144,53 @@ def parse_endpoint(
         proxy=_proxy_for(parts.scheme, parts.hostname, port),
         ca_file=ca_file,
         insecure=insecure,
-        headers=_credentials(api_key, parts),
+        headers=_headers(headers, api_key, parts),
     )
+
+
+def read_headers(file: Path) -> tuple[tuple[str, str], ...]:
+    """Headers from a file, one `Name: value` a line, empty lines and `#` comments left out; names in lower case.
+
+    UserError names file and line, never a value.
+    """
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--headers-file {file}: {getattr(error, 'strerror', None) or 'not UTF-8'}") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, mark, value = (part.strip() for part in line.partition(":"))
+        where = f"--headers-file {file}:{number}"
+        if not mark or not value or not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise UserError(f"{where}: not a header", remedy="write `Name: value`, in Latin-1, without control codes")
+        if (name := name.lower()) in _OWN_HEADERS:
+            raise UserError(f"{where}: {name} is set by every request itself", remedy="leave it out")
+        if name in found:
+            raise UserError(f"{where}: {name} is given twice", remedy="give it once")
+        found[name] = value
+    return tuple(found.items())
+
+
+def header_secrets(headers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The values, the key inside a `Bearer key`, each cookie: a server may repeat any of them in an error text."""
+    found: list[str] = []
+    for name, value in headers:
+        if name in _OWN_HEADERS:
+            continue
+        found += [value, value.partition(" ")[2]]
+        if name == "cookie":
+            found += [part.partition("=")[2].strip() for part in value.split(";")]
+    return tuple(dict.fromkeys(secret for secret in found if len(secret) >= _SHORTEST_SECRET))
+
+
+def _headers(
+    given: Sequence[tuple[str, str]], api_key: str | None, parts: SplitResult | None
+) -> tuple[tuple[str, str], ...]:
+    if any(name == "authorization" for name, _ in given):
+        return tuple(given)
+    return (*_credentials(api_key, parts), *given)
 
 
 def _safe(url: str) -> str:

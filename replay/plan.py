@@ -30,7 +30,7 @@ class Selection:
     overlong: str = "end"
     """`skip`: such a request is left out alone; `end`: its lane ends there; `fail`: nothing is sent at all."""
     order: str = "shuffled"
-    """Of the sessions: `shuffled` by the seed, or `sequential` as in the corpus."""
+    """Of the sessions: `shuffled` by the seed, `sequential` as in the corpus, or `recorded`: by their first request."""
 
     @classmethod
     def of(cls, scenario: Scenario, max_context: int | None = None) -> Selection:
@@ -38,7 +38,8 @@ class Selection:
         limits = [limit for limit in (scenario.max_context, max_context) if limit is not None]
         live = max([scenario.concurrency, *(stage.concurrency for stage in scenario.stages)])
         limit = min(limits, default=None)
-        return cls(live, scenario.seed, limit, scenario.sessions, scenario.overlong, scenario.order)
+        order = "recorded" if scenario.arrival == "recorded" else scenario.order
+        return cls(live, scenario.seed, limit, scenario.sessions, scenario.overlong, order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +68,27 @@ class Plan:
         rows: list[int] = (np.flatnonzero(self.kept[low:high]) + low).tolist()
         return rows
 
+    def arrivals_s(self, corpus: Corpus) -> np.ndarray:
+        """Recorded start of every session of `order`, in seconds after the first (float64)."""
+        starts = _first_starts(corpus)[self.order]
+        return np.asarray(starts - starts.min())
+
     def session_for(self, start: int) -> tuple[int, int] | None:
         """Session and pass of the `start`-th tree of the run (from 0); None when no more are to be started."""
         limit = self.selection.sessions
+        if self.selection.order == "recorded":
+            limit = min(len(self.order), limit or len(self.order))  # times do not come again
         if limit is not None and start >= limit:
             return None
         return int(self.order[start % len(self.order)]), start // len(self.order)
+
+
+def shorter(corpus: Corpus, plan: Plan, tokens: int) -> int:
+    """How many of the plan's requests have fewer than `tokens` of input, once through its sessions."""
+    in_plan = np.zeros(len(corpus.turn), dtype=bool)
+    for session in plan.order.tolist():
+        in_plan[int(corpus.session_row[session]) : int(corpus.session_row[session + 1])] = True
+    return int((plan.kept & in_plan & (corpus.input_tokens < tokens)).sum())
 
 
 def make_plan(corpus: Corpus, selection: Selection) -> Plan:
@@ -91,6 +107,8 @@ def make_plan(corpus: Corpus, selection: Selection) -> Plan:
             f"no session of the corpus fits --max-context {selection.max_context}",
             remedy="raise it, or choose another corpus",
         )
+    if selection.order == "recorded":
+        order = _by_first_start(corpus, order)
     if selection.order == "shuffled":
         order = np.random.default_rng(selection.seed).permutation(order)
     if selection.sessions is not None:
@@ -109,6 +127,20 @@ def make_plan(corpus: Corpus, selection: Selection) -> Plan:
         longest_context=int((inputs + outputs).max()),
         digest=_digest(corpus, selection, order, kept),
     )
+
+
+def _first_starts(corpus: Corpus) -> np.ndarray:
+    return np.asarray(np.fmin.reduceat(corpus.start_s, corpus.session_row[:-1]))
+
+
+def _by_first_start(corpus: Corpus, order: np.ndarray) -> np.ndarray:
+    starts = _first_starts(corpus)[order]
+    if len(order) > 1 and not np.ptp(starts) > 0:
+        raise UserError(
+            "the corpus does not say when its sessions began: each begins at its own zero",
+            remedy="use --rate SESSIONS_PER_MINUTE for Poisson arrivals",
+        )
+    return np.asarray(order[np.argsort(starts, kind="stable")])
 
 
 def _within_context(corpus: Corpus, selection: Selection) -> tuple[np.ndarray, str]:

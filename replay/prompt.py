@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from replay.messages import MESSAGE_HEAD, MESSAGE_TAIL
+from replay.messages import Frames
 from replay.prefix import Runs
+from replay.spoken import Spoken
 from replay.tree import Message, Step, Tree
 from replay.words import Phrasebook, block_keys, salt64
 
@@ -76,14 +77,27 @@ def expand(runs: Runs, low: int, high: int, room: int = 0) -> np.ndarray:
 
 
 class Conversation:
-    """The messages of one lane, encoded. `body` may be viewed while a request is in flight, not while it grows."""
+    """The messages of one lane, encoded. `body` may be viewed while a request is in flight, not while it grows.
 
-    __slots__ = ("_ends", "_messages", "body")
+    Where the tree's `spoken` has an answer, the message that stands for it holds what was really said. The message
+    after it begins so many words later (or earlier) that every prompt stays as long as it was planned.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_ends", "_excess", "_frames", "_messages", "_spoken", "body")
+
+    def __init__(self, frames: Frames, spoken: dict[int, Spoken | None] | None = None) -> None:
+        """`spoken`: answers by the index of their step, the tree's own; None where histories are as recorded."""
+        self._frames = frames
+        self._spoken = spoken
         self.body = bytearray()
         self._messages: list[Message] = []
         self._ends: list[int] = []
+        self._excess: list[int] = []
+
+    @property
+    def excess(self) -> int:
+        """Tokens of the prompt beyond its plan: where a spoken answer was longer than all that followed it."""
+        return self._excess[-1] if self._excess else 0
 
     def advance(self, step: Step, text: TreeText) -> int:
         """Make `body` the messages of `step`; returns the bytes written anew.
@@ -97,7 +111,7 @@ class Conversation:
             message = message.previous
         fresh.reverse()
         keep = message.depth + 1 if message is not None else 0
-        del self._messages[keep:], self._ends[keep:]
+        del self._messages[keep:], self._ends[keep:], self._excess[keep:]
         kept_bytes = self._ends[-1] if self._ends else 0
         del self.body[kept_bytes:]
         for low, high in _same_tape(fresh):
@@ -106,17 +120,36 @@ class Conversation:
 
     def _append(self, messages: list[Message], text: TreeText) -> None:
         """Add messages whose words stand on one tape: rendered in one piece, what the template covers left out."""
-        first, width = messages[0].text_start, text.book.table.width
+        width, body, frames = text.book.table.width, self.body, self._frames
+        starts = [message.text_start for message in messages] if self._spoken is None else self._starts(messages)
+        first = min(starts)
         words = memoryview(text.words(text.tree.steps[messages[0].tape], first, messages[-1].end))
-        body = self.body
-        for message in messages:
-            if body:
-                body += b","
-            body += MESSAGE_HEAD[message.role]
-            body += words[(message.text_start - first) * width : (message.end - first) * width]
-            body += MESSAGE_TAIL[message.role]
+        for message, start in zip(messages, starts, strict=True):
+            role = message.role
+            body += frames.lead(message.previous.role if message.previous is not None else None, role)
+            body += frames.head[role]
+            spoken = self._said(message)
+            body += words[(start - first) * width : (message.end - first) * width] if spoken is None else spoken.encoded
+            body += frames.tail[role]
             self._messages.append(message)
             self._ends.append(len(body))
+            self._excess.append(self.excess + message.text_start + self._shift(message) - start)
+
+    def _starts(self, messages: list[Message]) -> list[int]:
+        """Where the words of each message begin, one word at least being left to it."""
+        return [min(message.text_start + self._shift(message), message.end - 1) for message in messages]
+
+    def _shift(self, message: Message) -> int:
+        """Words by which the spoken answer before `message` is longer than the recorded one."""
+        answer = message.previous
+        spoken = self._said(answer) if answer is not None else None
+        return 0 if answer is None or spoken is None else spoken.tokens - (answer.end - answer.text_start)
+
+    def _said(self, message: Message) -> Spoken | None:
+        """What really was said where `message` stands. Once one prompt had the recorded words, all have."""
+        if self._spoken is None or message.answers < 0:
+            return None
+        return self._spoken.setdefault(message.answers, None)
 
     def _holds(self, message: Message) -> bool:
         return message.depth < len(self._messages) and self._messages[message.depth] is message

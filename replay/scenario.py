@@ -49,10 +49,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sessions: int | None = None
     drain_s: float = 60.0
     """How long answers may take to end after the last send."""
+    stall_s: float = 1800.0
+    """A run in which for so long no byte came, nothing was sent and nothing was due is over (a silent prefill of 562 s
+    has been seen, so this is no limit on an answer)."""
     seed: int = 42
 
-    arrival: Literal["closed", "poisson"] = "closed"
-    """Closed: a tree starts when one ends. Poisson: trees start at their own times, whatever is live (open loop)."""
+    arrival: Literal["closed", "poisson", "recorded"] = "closed"
+    """Closed: a tree starts when one ends. Open loop, whatever is live: at Poisson times, or when the trace says."""
     rate_per_min: float | None = None
     """Mean arrivals of session trees in a minute (open loop)."""
     ramp_s: float | None = None
@@ -73,6 +76,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     time_scale: float = 1.0
     """Multiplies recorded pauses."""
+    turn_clock: Literal["completion", "recorded"] = "completion"
+    """A turn is due its recorded pause after the live end of the one before; or at its recorded time in the session,
+    however late the answers were, but never before they ended."""
     human_pauses: bool = True
     """False: a turn that a person began follows at once; tool times stay."""
     tree_idle_cap_s: float | None = 300.0
@@ -82,8 +88,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cross_stream_order: bool = True
     """A turn also waits for what had ended before it, in the recording, on the other streams of its tree."""
 
-    assistant: Literal["recorded"] = "recorded"
-    """Whose words the history holds: synthetic text of the recorded length."""
+    surface: Literal["chat", "completions", "messages", "generate"] = "chat"
+    """The API route: chat completions, completions over token ids, Anthropic's Messages, SGLang's `/generate`."""
+    assistant: Literal["recorded", "live"] = "recorded"
+    """Whose words the history holds: synthetic text of the recorded length, or what the server really said."""
+    reasoning: Literal["drop", "keep"] = "drop"
+    """Live histories: whether what the model thought goes back with what it said, where the chat template takes it."""
     messages: Literal["plain", "tools"] = "tools"
     shared_prefix: Literal["none", "trace", "all"] = "trace"
     """Which sessions have tools and system prompt in common: none, those whose sizes are equal, or all."""
@@ -94,6 +104,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Requests beyond the context: left out alone, with the rest of their lane, or refused before the run."""
     fixed: Fixed | None = None
 
+    unreadable: Literal["keep", "fail"] = "keep"
+    """An answer of which an event could not be decoded counts, flagged; or it failed."""
     failed_limit: float = 0.10
     """Share of failed requests above which the run is stopped and not valid."""
     overflow_limit: float = 0.01
@@ -117,6 +129,7 @@ _AGENTX = Scenario(
     flat_agents=True,
     messages="plain",
     shared_prefix="none",
+    affinity="correlation",
 )
 
 BUILTIN: dict[str, Scenario] = {
@@ -259,6 +272,8 @@ def check(scenario: Scenario) -> None:
     """Raise UserError on rules that contradict each other."""
     if scenario.duration_s is not None and scenario.duration_s <= 0:
         raise UserError("--duration 0 sends nothing", remedy="give a positive duration, or --sessions N")
+    if scenario.stall_s <= 0:
+        raise UserError(f"stall_s {scenario.stall_s:g} ends every run at once", remedy="give seconds of silence")
     if scenario.concurrency < 1:
         raise UserError(f"concurrency {scenario.concurrency}", remedy="give at least one live session")
     if not 0.0 <= scenario.start_min <= scenario.start_max < 1.0:
@@ -266,14 +281,21 @@ def check(scenario: Scenario) -> None:
             f"start position {scenario.start_min:g} to {scenario.start_max:g}",
             remedy="give shares of the recorded duration, 0 <= min <= max < 1",
         )
+    if scenario.turn_clock == "recorded" and (_begins_inside(scenario) or not scenario.human_pauses):
+        raise UserError("turns at their recorded times", remedy="no warm-up, no start position, and human pauses kept")
     if scenario.arrival != "closed" and scenario.stages:
         raise UserError("stages change the number of live sessions", remedy="they need arrival closed")
-    if (scenario.stages or scenario.arrival != "closed") and (scenario.start_max or scenario.warmup_requests):
+    if (scenario.stages or scenario.arrival != "closed") and _begins_inside(scenario):
         raise UserError("stages and open arrivals start with whole sessions", remedy="no warm-up, no start position")
     if scenario.arrival == "poisson" and not scenario.rate_per_min:
         raise UserError("arrival poisson needs a rate", remedy="give --rate SESSIONS_PER_MINUTE")
     if any(stage.concurrency < 1 or stage.duration_s <= 0 for stage in scenario.stages):
         raise UserError("a stage needs at least one live session and a positive duration")
+
+
+def _begins_inside(scenario: Scenario) -> bool:
+    """Whether sessions begin elsewhere than at their first turn, or something is sent before the measured part."""
+    return bool(scenario.start_max or scenario.warmup_requests)
 
 
 def explain(rules: Rules) -> list[tuple[str, Any, str]]:

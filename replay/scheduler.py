@@ -10,7 +10,8 @@ due steps are dropped at once, whatever they wait for, and each tree ends with i
 
 Phases. With a warm-up every slot first sends the primers of its tree, then a number of further steps without pauses,
 and then holds. When all slots hold, the scheduler says `Warm`; the run goes on with `measure`, which sets every held
-step due at its recorded distance. Without a warm-up the measured part begins with `start`.
+step due at its recorded distance from the moment at which its tree began, less the shortest of all. Without a warm-up
+the measured part begins with `start`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Every slot has been warmed; `first_ns` is the shortest distance at which a held step would follow."""
+    """Every slot has been warmed; `first_ns` is the shortest distance of a held step from its tree's beginning."""
 
     first_ns: int
 
@@ -99,6 +100,8 @@ class Pacing:
     """Longest time in which nothing at all is in flight; every timer is moved up together."""
     warmup_steps: int = 0
     """Steps per slot after the primers and before the measured part."""
+    recorded_clock: bool = False
+    """Steps are due when the recording says, counted from the tree's start, and not before their causes ended."""
 
 
 @dataclass(slots=True)
@@ -109,6 +112,8 @@ class _Live:
     left: int
     epoch: int
     """Timers of another epoch were moved or dropped."""
+    zero_ns: int = 0
+    """Where the recording's time zero lies: moved with the timers."""
     in_flight: int = 0
     sent: int = 0
     timers: dict[int, int] = field(default_factory=dict)
@@ -116,11 +121,9 @@ class _Live:
     ready: dict[int, int] = field(default_factory=dict)
     """Steps that still wait: step -> earliest due_ns by the causes that have ended."""
     held: dict[int, int] = field(default_factory=dict)
-    """Steps that only wait for the measured part: step -> distance from its beginning."""
+    """Steps that only wait for the measured part: step -> recorded distance from the tree's beginning."""
     primers: int = 0
     """Primers not yet ended."""
-    reached_s: float = 0.0
-    """Recorded time up to which the tree has come in the warm-up."""
     end: TreeEnd | None = None
 
 
@@ -177,6 +180,12 @@ class Scheduler:
         """Requests sent and not ended."""
         return self._in_flight
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a pause, an arrival or the beginning of the measured part comes next, whatever is answered."""
+        held = self._said_warm and self._phase is Phase.WARMUP
+        return held or self._arrival is not None or self._next_due() is not None
+
     def start(self, now: int) -> list[Command]:
         """Fill the slots, each at its time; in a warm-up all at once."""
         self._origin = now
@@ -200,7 +209,9 @@ class Scheduler:
                 self._arm(slot, live, step, now + max(0, distance - first_ns))
             live.held.clear()
             for step, ready in live.ready.items():
-                live.ready[step] = now + ready  # kept as distances during the warm-up
+                live.ready[step] = now + max(0, ready - first_ns)  # kept as distances during the warm-up
+            if not live.in_flight:
+                self._cap_tree(slot, live, now)
         return self._settle(now, [])
 
     def ended(self, slot: int, step: int, outcome: Outcome, now: int, *, primer: bool = False) -> list[Command]:
@@ -243,6 +254,7 @@ class Scheduler:
             return
         self._epoch += 1
         live = _Live(tree, now, [len(step.after) for step in tree.steps], len(tree.steps), self._epoch)
+        live.zero_ns = now - self._scaled(tree.steps[0].start_s - tree.steps[0].delay_s)
         self._live[slot] = live
         out.append(TreeStarted(slot, tree, now))
         if tree.start is not None:
@@ -252,14 +264,21 @@ class Scheduler:
                 continue
             past = _from_the_past(tree, step)
             if not live.waiting_for[step.index]:
-                delay = max(0.0, step.start_s - live.reached_s) if past else step.delay_s
-                self._make_due(slot, live, step.index, now, self._scaled(delay))
+                delay = self._distance(live, step) if past else self._scaled(step.delay_s)
+                self._make_due(slot, live, step.index, now, delay)
             elif past:  # its anchor is over already, a barrier is not
                 base = now if self._phase is Phase.STEADY else 0
-                live.ready[step.index] = base + self._scaled(max(0.0, step.start_s - live.reached_s))
+                live.ready[step.index] = base + self._distance(live, step)
+        if self._phase is Phase.STEADY:
+            self._cap_tree(slot, live, now)
+
+    def _distance(self, live: _Live, step: Step) -> int:
+        """Recorded time from the moment at which the tree began to `step`."""
+        start = live.tree.start
+        origin_s = live.tree.steps[0].start_s if start is None else start.moment_s
+        return self._scaled(max(0.0, step.start_s - origin_s))
 
     def _skip_past(self, live: _Live, start: Start) -> None:
-        live.reached_s = start.moment_s
         live.left -= len(start.done)
         for index in start.done:
             for dependent in live.tree.dependents[index]:
@@ -282,19 +301,23 @@ class Scheduler:
 
     def _release(self, slot: int, live: _Live, step: int, now: int) -> None:
         """A step has ended: its dependents wait for one thing less."""
-        live.reached_s = max(live.reached_s, live.tree.steps[step].end_s)
         measured = self._phase is Phase.STEADY
         for index in live.tree.dependents[step]:
             live.waiting_for[index] -= 1
             dependent = live.tree.steps[index]
-            delay = self._scaled(dependent.delay_s) if dependent.anchor == step else 0
-            # In the warm-up pauses are not slept but kept as distances from the measured part's beginning.
-            due = max(live.ready.pop(index, 0), (now if measured else 0) + delay)
+            if measured:
+                delay = self._scaled(dependent.delay_s) if dependent.anchor == step else 0
+                due = max(live.ready.pop(index, 0), now + delay)
+                if self._pacing.recorded_clock:
+                    due = max(now, live.zero_ns + self._scaled(dependent.start_s))
+            else:  # not slept: where the measured part takes the tree up again, the recording's clock goes on
+                due = self._distance(live, dependent)
             if live.waiting_for[index]:
                 live.ready[index] = due
             elif measured:
-                self._arm(slot, live, index, max(due, now))
+                self._arm(slot, live, index, due)
             else:
+                live.ready.pop(index, None)
                 live.held[index] = due
 
     def _make_due(self, slot: int, live: _Live, step: int, now: int, delay_ns: int) -> None:
@@ -387,15 +410,7 @@ class Scheduler:
             return
         if self._live:
             self._said_warm = True
-            for live in self._live.values():
-                self._flatten(live)
             out.append(Warm(min((d for live in self._live.values() for d in live.held.values()), default=0)))
-
-    def _flatten(self, live: _Live) -> None:
-        """Streams that the warm-up did not touch keep their recorded distance to those that it moved on."""
-        for step in live.held:
-            if _from_the_past(live.tree, live.tree.steps[step]):
-                live.held[step] = self._scaled(max(0.0, live.tree.steps[step].start_s - live.reached_s))
 
     def _next_due(self) -> int | None:
         while self._heap:
@@ -433,6 +448,7 @@ class Scheduler:
         """Move a tree's timers up together, so that their order and distances stay."""
         self._epoch += 1
         live.epoch = self._epoch
+        live.zero_ns -= shift
         for step, due in live.timers.items():
             live.timers[step] = due - shift
             heapq.heappush(self._heap, (due - shift, slot, step, live.epoch))

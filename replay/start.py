@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
+import numpy as np
+
 from replay.tree_types import Start, Tree
 
 
@@ -12,9 +14,11 @@ def start_share(seed: int, session_id: str, slot: int, low: float, high: float) 
     """The share of its recorded duration at which a slot's first tree starts: even in [low, high], by a hash.
 
     Depends on seed, session and slot only, so that it is the same whatever the number of workers or the other slots.
+    Drawn as the public runner draws it (NumPy's default generator, seeded with the hash), so that the same seed starts
+    the same sessions at the same turns there and here.
     """
     digest = hashlib.sha256(f"{seed}:{session_id}:{slot}".encode()).digest()
-    return low + (high - low) * (int.from_bytes(digest[:8], "big") / 2**64)
+    return low + (high - low) * np.random.default_rng(int.from_bytes(digest[:8], "big")).random()
 
 
 def start_at(tree: Tree, share: float) -> Tree:

@@ -28,10 +28,12 @@ FINISH = {
     "stop_sequence": Finish.STOP,
     "length": Finish.LENGTH,
     "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
     "tool_calls": Finish.TOOL_CALLS,
     "tool_use": Finish.TOOL_CALLS,
     "function_call": Finish.TOOL_CALLS,
     "content_filter": Finish.CONTENT_FILTER,
+    "refusal": Finish.CONTENT_FILTER,
     "abort": Finish.ABORT,
 }
 _GIVEN_UP = ("abort", "error")
@@ -47,6 +49,17 @@ _MAX_COUNT = 2**31 - 1
 _MAX_ERROR_TEXT = 65_536
 _SHORT_SHARE = 0.9
 """An answer with less than this share of its forced length has failed; a few tokens short is only flagged."""
+
+
+class KeptAnswer:
+    """What an answer said, where later prompts want it."""
+
+    __slots__ = ("ids", "reasoning", "text")
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.ids: list[int] = []
 
 
 class AnswerStream(ABC):
@@ -73,6 +86,7 @@ class AnswerStream(ABC):
         "first_text_ns",
         "flags",
         "input_tokens",
+        "kept",
         "output_tokens",
         "parse_errors",
         "reasoning_tokens",
@@ -101,6 +115,7 @@ class AnswerStream(ABC):
         self.reasoning_tokens: int | None = None
         self.cached_tokens: int | None = None
         self.first_chunk_tokens: int | None = None
+        self.kept: KeptAnswer | None = None
         self.finish = Finish.NONE
         self.done_marker = False
         self.status = Status.TRUNCATED
@@ -126,6 +141,19 @@ class AnswerStream(ABC):
         position = self._skip_learned(body, 0, t_ns) if self._idle else 0
         if position < len(body):
             self._feed_parts(body, position, t_ns)
+
+    def feed_token(self, data: bytes, position: int, end: int, t_ns: int) -> bool:
+        """Take data[position:end] if it is one token chunk of a known frame and nothing else; False: not taken."""
+        if self._idle:
+            for opening, closing, start, tail, visible in self._frames:
+                if data.startswith(opening, position):
+                    inside = string_inside(data, position + start)
+                    if inside is not None:
+                        after = inside.end()
+                        if after + tail == end and data.startswith(closing, after):
+                            self._token(t_ns, visible)
+                            return True
+        return False
 
     def _skip_learned(self, body: bytes, position: int, t_ns: int) -> int:
         """Count the token chunks of known frames that stand at `position`; where they end."""
@@ -210,7 +238,7 @@ class AnswerStream(ABC):
                 self._fail(event.comment.decode("utf-8", "replace"))
             return
         try:
-            chunk = decode(data)
+            chunk = self._decode(data)
         except ValueError:
             if named_error:
                 self._fail(data.decode("utf-8", "replace"))
@@ -222,6 +250,10 @@ class AnswerStream(ABC):
             self._fail(error_text(chunk) or event.comment.decode("utf-8", "replace"))
         elif isinstance(chunk, dict):
             self._chunk(chunk, t_ns, raw)
+
+    def _decode(self, data: bytes) -> Any:
+        """What a dialect needs of an event's data. Raises ValueError where it is no JSON."""
+        return decode(data)
 
     def _fail(self, text: str) -> None:
         if self.error is None:

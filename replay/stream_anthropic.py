@@ -56,6 +56,9 @@ class AnthropicStream(AnswerStream):
         self._cache_read = count_of(usage.get("cache_read_input_tokens"), self._cache_read)
         self._cache_written = count_of(usage.get("cache_creation_input_tokens"), self._cache_written)
         self.output_tokens = count_of(usage.get("output_tokens"), self.output_tokens)
+        details = usage.get("output_tokens_details")
+        if isinstance(details, dict):
+            self.reasoning_tokens = count_of(details.get("thinking_tokens"), self.reasoning_tokens)
         if self._uncached is not None:
             self.input_tokens = self._uncached + (self._cache_read or 0) + (self._cache_written or 0)
         self.cached_tokens = self._cache_read

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from replay.messages import message
+from replay.usage import Refused, Unmeasurable, UsageCounter, post
 from replay.word_cache import load_words, save_words
 from replay.word_search import MINIMUM_WORDS, WANTED_WORDS, TextSums, single_tokens, vocabulary_words
 from replay.wordlist import candidates
@@ -48,68 +48,6 @@ class TokenCounter(TextCounter, Protocol):
         """
 
 
-class Refused(Exception):
-    """The server does not take a request (4xx or 5xx); `status` is its answer's."""
-
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-class Unmeasurable(UserError):
-    """The server's counts are no token counts of our words: prompts can be sent, their sizes can't be promised."""
-
-
-class UsageCounter:
-    """Counts by asking for one token and reading `usage.prompt_tokens`: works with every server."""
-
-    name = "usage"
-
-    def __init__(self, http: httpx.Client, model: str) -> None:
-        self._http = http
-        self._model = model
-        self._length_field = "max_tokens"
-        self.requests = self.prompt_tokens = self.output_tokens = self.cached_tokens = 0
-        """What the probe itself has cost the server, by its own usage."""
-
-    def count_messages(self, messages: Sequence[dict[str, Any]]) -> int:
-        """See TokenCounter."""
-        try:
-            counted = self.ask({"messages": list(messages), self._length_field: 1})
-        except Refused as refusal:
-            # Some endpoints know the field only by its newer name, and say so.
-            if self._length_field != "max_tokens" or "max_completion_tokens" not in str(refusal):
-                raise
-            self._length_field = "max_completion_tokens"
-            return self.count_messages(messages)
-        if counted is None:
-            raise Unmeasurable(
-                "the endpoint reports no usage, so prompt tokens can't be known",
-                remedy="switch usage on at the server",
-                exit_code=EXIT_ENDPOINT,
-            )
-        return counted
-
-    def ask(self, fields: dict[str, Any]) -> int | None:
-        """Send a chat completion that does not stream; its prompt tokens, None without usage. Raises Refused."""
-        response = _post(self._http, "/v1/chat/completions", {"model": self._model, "stream": False, **fields})
-        self.requests += 1
-        try:
-            usage = response.json()["usage"]
-            prompt, output = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        except (ValueError, KeyError, TypeError):
-            return None
-        self.prompt_tokens += prompt
-        self.output_tokens += output
-        details = usage.get("prompt_tokens_details")
-        self.cached_tokens += (details.get("cached_tokens") or 0) if isinstance(details, dict) else 0
-        return prompt
-
-    def count_text(self, text: str) -> int:
-        """See TextCounter; the constant is the chat template around one user message."""
-        return self.count_messages([message("user", text)])
-
-
 class ServerCounter:
     """Counts with the server's tokenize route, which applies its own chat template."""
 
@@ -117,9 +55,9 @@ class ServerCounter:
         self.name = f"server ({route})"
         self._http = http
         self._model = model
-        self._route = route
+        self.route = route
         self._usage = fallback
-        self._takes_messages: bool | None = None
+        self._takes_messages: bool | None = None if fallback.renders_as_chat else False
 
     @classmethod
     def detect(cls, http: httpx.Client, model: str, usage: UsageCounter) -> ServerCounter | None:
@@ -136,6 +74,14 @@ class ServerCounter:
     def count_text(self, text: str) -> int:
         """See TextCounter."""
         return self._count({"prompt": text, "add_special_tokens": False})
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of `text` without any special token. Raises Refused where the route counts only."""
+        answer = self._answer({"prompt": text, "add_special_tokens": False})
+        found = answer.get("tokens")
+        if not isinstance(found, list) or not all(isinstance(number, int) for number in found):
+            raise Refused(f"{self.route}: no token ids in the answer")
+        return found
 
     def count_messages(self, messages: Sequence[dict[str, Any]]) -> int:
         """See TokenCounter; by usage where the route takes only text, or renders messages unlike the chat route."""
@@ -159,11 +105,17 @@ class ServerCounter:
         return self._count({"messages": list(messages), "add_generation_prompt": True})
 
     def _count(self, fields: dict[str, Any]) -> int:
-        response = _post(self._http, self._route, {"model": self._model, **fields})
         try:
-            return int(response.json()["count"])
+            return int(self._answer(fields)["count"])
         except (ValueError, KeyError, TypeError) as error:
-            raise Refused(f"{self._route}: no count in the answer") from error
+            raise Refused(f"{self.route}: no count in the answer") from error
+
+    def _answer(self, fields: dict[str, Any]) -> dict[str, Any]:
+        response = post(self._http, self.route, {"model": self._model, **fields})
+        try:
+            return dict(response.json())
+        except (ValueError, TypeError) as error:
+            raise Refused(f"{self.route}: the answer is no JSON object") from error
 
 
 class LocalCounter:
@@ -200,6 +152,10 @@ class LocalCounter:
         """See TextCounter."""
         return len(self._open()(text))
 
+    def ids(self, text: str) -> list[int]:
+        """Token ids of `text` without any special token."""
+        return list(self._open()(text))
+
     def vocabulary(self) -> list[str]:
         """All tokens as the file has them (a leading space is ` `, `Ġ` or `▁`), in the order of their ids."""
         self._open()
@@ -234,18 +190,23 @@ class LocalCounter:
         return lambda text: list(tokenizer.encode(text, bos=False, eos=False))
 
 
-def _post(http: httpx.Client, route: str, fields: dict[str, Any]) -> httpx.Response:
-    try:
-        response = http.post(route, json=fields)
-    except httpx.HTTPError as error:
-        raise UserError(
-            f"POST {route}: {error or type(error).__name__}", remedy="look at the server's log", exit_code=EXIT_ENDPOINT
-        ) from error
-    if response.status_code >= 400:
-        key = http.headers.get("authorization", "").partition(" ")[2]
-        reason = redact(response.text, [key])[:_MAX_ERROR_CHARS]
-        raise Refused(f"POST {route}: HTTP {response.status_code}: {reason}", response.status_code)
-    return response
+class IdCounter(TextCounter, Protocol):
+    """Says which tokens a text is."""
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of `text` without any special token. Raises Refused."""
+
+
+def word_ids(counter: IdCounter, table: WordTable) -> WordTable:
+    """The token ids of a table's words, as a table. Unmeasurable where the words are not those tokens."""
+    with _refusals_said(counter):
+        found = counter.ids("".join(table.words))
+    if len(found) != len(table.words) or len(set(found)) != len(found):
+        raise Unmeasurable(
+            f"{len(table.words)} one-token words are {len(set(found))} different ids by {counter.name}",
+            remedy="try --tokenizer DIR",
+        )
+    return WordTable.of_ids(found)
 
 
 def common_words() -> WordTable:

@@ -1,7 +1,7 @@
 """The client's hot path: streaming requests over kept-alive connections, callbacks instead of tasks.
 
 A request costs no coroutine, no JSON encoding and no copy of its prompt: the header and the caller's buffers go to the
-kernel with one `sendmsg`, and every readable socket ends in `Connection._on_readable`, which takes data and kernel
+kernel with one `sendmsg`, and every readable socket ends in `Connection.received`, which takes data and kernel
 stamp with one `recvmsg` and passes body bytes to the request's stream parser.
 """
 
@@ -122,8 +122,8 @@ class Transport:
 
     def _unreachable(self, why: str) -> UserError:
         return UserError(
-            f"--endpoint {self.endpoint.base} cannot be reached: {why}",
-            remedy="is the server up and the port right?",
+            f"--endpoint {self.endpoint.way} cannot be reached: {why}",
+            remedy=self.endpoint.remedy,
             exit_code=EXIT_ENDPOINT,
         )
 
@@ -172,20 +172,20 @@ class Transport:
 
     def cancel(self, exchange: Exchange, status: Status, reason: str) -> None:
         """Give up on one exchange: its connection is closed, so that the server can stop too."""
-        for connection in self.connections:
+        connection = next((each for each in self.connections if each.exchange is exchange), None)
+        if connection is not None:
+            connection.handle_reads()  # what has come stays visible; it may even be the end
             if connection.exchange is exchange:
                 connection.close()
-                break
-        else:
-            if exchange in self._waiting:
-                self._waiting.remove(exchange)
+        elif exchange in self._waiting:
+            self._waiting.remove(exchange)
         exchange.fail(status, reason, monotonic_ns())
 
-    def cancel_all(self, reason: str) -> None:
-        """Cancel everything in flight or waiting."""
+    def cancel_all(self, reason: str, status: Status = Status.CANCELLED) -> None:
+        """Cancel everything in flight or waiting, as `status`."""
         busy = [connection.exchange for connection in self.connections if connection.exchange is not None]
         for exchange in [*busy, *self._waiting]:
-            self.cancel(exchange, Status.CANCELLED, reason)
+            self.cancel(exchange, status, reason)
 
     @property
     def in_flight(self) -> int:
@@ -220,9 +220,11 @@ class Transport:
             self._idle.append(connection)
 
     def connection_free(self, connection: Connection) -> None:
-        """An answer is complete and the connection can be used again."""
-        if self._waiting:
-            connection.start(self._waiting.popleft())
+        """An answer is complete and the connection can be used again, but not by a repeat: that gets a fresh one."""
+        first = next((exchange for exchange in self._waiting if not exchange.flags & Flag.STALE_CONNECTION), None)
+        if first is not None:
+            self._waiting.remove(first)
+            connection.start(first)
         else:
             self._idle.append(connection)
 
@@ -279,6 +281,8 @@ class Transport:
                     connection.close()
                     self._no_connection(TimeoutError(f"no connection within {limits.connect_s:g} s"))
             elif connection.exchange is not None:
+                connection.handle_reads()
+            if connection.exchange is not None:
                 self._check_limits(connection.exchange, connection.last_read_ns, now)
 
     def _check_limits(self, exchange: Exchange, last_read_ns: int, now: int) -> None:
@@ -288,3 +292,10 @@ class Transport:
                 self.cancel(exchange, Status.TIMEOUT, f"no byte of the answer within {limits.first_byte_s:g} s")
         elif limits.between_bytes_s is not None and now - last_read_ns > limits.between_bytes_s * 1e9:
             self.cancel(exchange, Status.TIMEOUT, f"nothing came for {limits.between_bytes_s:g} s")
+
+
+def add_counters(counters: Sequence[dict[str, int]]) -> dict[str, int]:
+    """The counters of several transports as one: sums, but of the backlog the largest."""
+    return {
+        name: (max if name == "backlog_max_bytes" else sum)(each[name] for each in counters) for name in counters[0]
+    }

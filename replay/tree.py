@@ -153,8 +153,7 @@ class _Cutter:
 
     def cut(self, step: Step, seen: SeenBlocks) -> None:
         """Set the step's planned input, its messages and the step it extends."""
-        minimum = self.shape.constant + self.cost[USER] + 1
-        step.input_tokens = max(step.recorded_input, minimum)
+        step.input_tokens = max(step.recorded_input, self.shape.shortest)
         _, owner = seen.prefix(step.runs, step.whole_blocks)
         base = self._base(step, owner)
         if base is not None and base.last is not None:
@@ -174,10 +173,10 @@ class _Cutter:
             candidates.append(self.steps[owner])
         return max(candidates, key=lambda other: common_tokens(other, step), default=None)
 
-    def _message(self, previous: Message | None, role: str, end: int, step: Step) -> Message:
+    def _message(self, previous: Message | None, role: str, end: int, step: Step, answers: int = -1) -> Message:
         start = previous.end if previous is not None else self.shape.constant
         depth = previous.depth + 1 if previous is not None else 0
-        return Message(previous, depth, role, start, end, start + self.cost[role], step.index)
+        return Message(previous, depth, role, start, end, start + self.cost[role], step.index, answers)
 
     def _fresh(self, step: Step, system_tokens: int) -> Message:
         """A first prompt: the tools and the system prompt, then everything else as the user's."""
@@ -198,7 +197,7 @@ class _Cutter:
         if room < 1:
             return self._message(last.previous, last.role, step.input_tokens, step)
         words = min(base.output_tokens, room)
-        middle = self._message(last, answer, last.end + self.cost[answer] + words, step)
+        middle = self._message(last, answer, last.end + self.cost[answer] + words, step, base.index)
         return self._message(middle, rest, step.input_tokens, step)
 
     def _recut(self, step: Step, last: Message, common: int) -> Message | None:

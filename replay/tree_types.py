@@ -19,6 +19,8 @@ class Message:
     text_start: int
     tape: int
     """Index of the step whose blocks give the words [text_start, end)."""
+    answers: int = -1
+    """Index of the step whose whole answer it stands for, -1 when none."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,19 +22,31 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
+_WORD, _ID = re.compile(" [a-z]+"), re.compile(", *[0-9]+")
+
+
 @dataclass(frozen=True, slots=True)
 class WordTable:
-    """Words of one tokenizer: each begins with a space and is one token with and without it; all of one length."""
+    """Words of one tokenizer: each begins with a space and is one token with and without it; all of one length.
+
+    Or their token ids as the cells of a JSON list: a comma, and the number padded to one length (`of_ids`).
+    """
 
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
         widths = {len(word) for word in self.words}
         # Nothing that JSON would have to escape.
-        if len(widths) != 1 or not all(re.fullmatch(" [a-z]+", word) for word in self.words):
+        if len(widths) != 1 or not any(all(form.fullmatch(word) for word in self.words) for form in (_WORD, _ID)):
             raise ValueError("a word table needs lower-case ASCII words of one length, each with its leading space")
         if len(set(self.words)) != len(self.words):
             raise ValueError("a word table must not repeat words")
+
+    @classmethod
+    def of_ids(cls, ids: Sequence[int]) -> WordTable:
+        """The table whose words are token ids. Raises ValueError on ids that repeat."""
+        digits = len(str(max(ids)))
+        return cls(tuple(f",{number:{digits}d}" for number in ids))
 
     @property
     def width(self) -> int:

@@ -7,17 +7,16 @@ change is told from noise when those do not overlap. Without an interval the que
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
+from results.dataset import RunFiles
 from results.errors import UserError
+from results.places import parquet_source
 from results.uncertainty import DRAWS, LEAST_TREES, LEVEL, draw_counts, drawn_quantiles
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -36,22 +35,9 @@ BETTER = {f"{name.removesuffix('_s')}_{q}": "lower" for name in _LATENCIES for q
     name: better for name, (_, _, better) in _OTHERS.items()
 }
 """Every figure that can be compared, and which direction is better."""
+_NEVER_ZERO = {name for name, better in BETTER.items() if better == "lower"} - {"error_rate"}
+"""Figures whose best value would be a zero that no working run has (P138)."""
 _GATE = re.compile(r"(\w+)\s+worse\s+(\d+(?:\.\d+)?)\s*%")
-
-
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """A finished run: its folder and what its JSON files say."""
-
-    folder: Path
-    summary: dict[str, Any]
-    manifest: dict[str, Any]
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What pairs it with a run of the other side: its point in a sweep, else scenario and load."""
-        point = self.manifest.get("point")
-        return (str(point),) if point else (str(self.summary.get("scenario")), str(self.summary.get("concurrency")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +70,8 @@ class Gate:
         """Why the gate fails, None when it holds. A figure that is missing holds no gate."""
         if change.worse is None:
             return f"{self.metric} is not known on both sides"
+        if self.metric in _NEVER_ZERO and (measured := min(change.before or 0.0, change.after or 0.0)) <= 0:
+            return f"{self.metric} is {measured:g} on one side: no measurement"
         if 100 * change.worse <= self.percent or change.significant is False:
             return None
         doubt = "" if change.significant else " (no interval: too few sessions)"
@@ -99,27 +87,11 @@ def parse_gate(text: str) -> Gate:
     return Gate(match[1], float(match[2]))
 
 
-def find_runs(path: Path) -> list[RunFiles]:
-    """Finished runs at or below `path`; UserError when there is none or a file can't be read."""
-    found = []
-    for file in sorted(path.rglob("summary.json")):
-        try:
-            summary, manifest = json.loads(file.read_bytes()), json.loads((file.parent / "run.json").read_bytes())
-            sidecar = file.parent / "serving.json"
-            if sidecar.is_file():
-                manifest["point"] = json.loads(sidecar.read_bytes()).get("point")
-        except (OSError, ValueError) as error:
-            raise UserError(f"{file.parent}: not a readable run: {error}") from error
-        found.append(RunFiles(file.parent, summary, manifest))
-    if not found:
-        raise UserError(f"{path}: no finished run there", remedy="give a run directory or a folder of them")
-    return found
-
-
-def pair(a: Iterable[RunFiles], b: Iterable[RunFiles]) -> list[tuple[RunFiles, RunFiles]]:
+def pair(a: Iterable[RunFiles], b: Iterable[RunFiles], *, curves: bool = False) -> list[tuple[RunFiles, RunFiles]]:
     """Runs of both sides by point, or by scenario and load; one run on each side is a pair as it is.
 
-    UserError when nothing pairs, or one side has two runs that can't be told apart.
+    UserError when nothing pairs (two `curves` may have no load in common), or one side has two runs that can't be told
+    apart.
     """
     left, right = list(a), list(b)
     if len(left) == len(right) == 1:
@@ -133,26 +105,9 @@ def pair(a: Iterable[RunFiles], b: Iterable[RunFiles]) -> list[tuple[RunFiles, R
             )
         by_key.append(keyed)
     pairs = [(run, by_key[1][key]) for key, run in by_key[0].items() if key in by_key[1]]
-    if not pairs:
+    if not pairs and not curves:
         raise UserError("no run of one side has the point, or scenario and load, of one of the other")
     return pairs
-
-
-def differences(a: RunFiles, b: RunFiles) -> list[str]:
-    """What makes the two runs answers to different questions; empty when they can be compared."""
-    out = []
-    for name, where in (
-        ("corpus", ("corpus", "digest")),
-        ("plan", ("plan", "digest")),
-        ("model", ("endpoint", "model")),
-    ):
-        was, now = (run.manifest.get(where[0], {}).get(where[1]) for run in (a, b))
-        if was != now:
-            out.append(f"{name}: {str(was)[:12]} against {str(now)[:12]}")
-    rules = [dict(run.manifest.get("scenario", {}).get("rules", {})) for run in (a, b)]
-    both = sorted(rules[0].keys() | rules[1].keys())
-    out += [f"{r}: {rules[0].get(r)} against {rules[1].get(r)}" for r in both if rules[0].get(r) != rules[1].get(r)]
-    return out
 
 
 def compare(a: RunFiles, b: RunFiles, seed: int = 0) -> list[Change]:
@@ -171,7 +126,7 @@ def compare(a: RunFiles, b: RunFiles, seed: int = 0) -> list[Change]:
 
 def _steady(run: RunFiles) -> dict[str, np.ndarray]:
     columns = ["phase", "status", "session_id", "pass", *_LATENCIES]
-    table = pq.ParquetFile(run.folder / "requests.parquet").read(columns=columns).to_pydict()
+    table = pq.ParquetFile(parquet_source(run.folder / "requests.parquet")).read(columns=columns).to_pydict()
     keep = [p == "steady" and s == "ok" for p, s in zip(table["phase"], table["status"], strict=True)]
     trees = [f"{s}/{p}" for s, p in zip(table["session_id"], table["pass"], strict=True)]
     out = {"tree": np.array(trees, dtype=object)[keep] if trees else np.zeros(0, object)}

@@ -27,6 +27,7 @@ class Requests:
     e2e_s: np.ndarray
     tpot_s: np.ndarray
     full_response_itl_s: np.ndarray
+    e2e_per_token_s: np.ndarray
     itl_p50_s: np.ndarray
     itl_p99_s: np.ndarray
     itl_max_s: np.ndarray
@@ -63,6 +64,7 @@ def derive(parts: list[WorkerJournal], header: dict[str, Any]) -> Requests:
         e2e_s=span(rows, "sent_ns", "last_token_ns"),
         tpot_s=_tpot(rows),
         full_response_itl_s=_full_response_itl(rows),
+        e2e_per_token_s=_e2e_per_token(rows),
         itl_p50_s=p50,
         itl_p99_s=p99,
         itl_max_s=top,
@@ -95,6 +97,11 @@ def with_shared_heads(rows: np.ndarray, header: dict[str, Any]) -> np.ndarray:
     return rows
 
 
+def endpoint_of(rows: np.ndarray, header: dict[str, Any]) -> np.ndarray:
+    """Index of the endpoint each request went to, in the order of run.json: slots take turns, a tree keeps its slot."""
+    return np.asarray(rows["slot"] % max(1, len(header.get("endpoints") or ())))
+
+
 def span(rows: np.ndarray, start: str, end: str) -> np.ndarray:
     """Seconds between two moments, NaN where either is missing."""
     seconds = (rows[end] - rows[start]) * NS
@@ -117,6 +124,13 @@ def _full_response_itl(rows: np.ndarray) -> np.ndarray:
     return _per_token(rows, span(rows, "first_token_ns", "done_ns"), 1)
 
 
+def _e2e_per_token(rows: np.ndarray) -> np.ndarray:
+    """(last token - sent) / output tokens; unknown without any."""
+    tokens = counted_output(rows)
+    tokens[~(tokens > 0)] = np.nan
+    return np.asarray(span(rows, "sent_ns", "last_token_ns") / tokens)
+
+
 def _per_token(rows: np.ndarray, seconds: np.ndarray, first: np.ndarray | int) -> np.ndarray:
     later = counted_output(rows) - first
     # One chunk, or all chunks in one segment: nothing was seen of the decoding, a zero would read as infinite speed.
@@ -130,6 +144,13 @@ def counted_output(rows: np.ndarray) -> np.ndarray:
     tokens = as_float(rows, "output_tokens")
     tokens[(rows["flags"] & Flag.USAGE_MISMATCH) != 0] = np.nan
     return tokens
+
+
+def delivered_share(rows: np.ndarray) -> np.ndarray:
+    """Output tokens delivered of those asked for; NaN where the server did not say."""
+    asked = rows["planned_output_tokens"].astype(np.float64)
+    asked[asked <= 0] = np.nan
+    return np.asarray(as_float(rows, "output_tokens") / asked)
 
 
 def _gaps(parts: list[WorkerJournal]) -> tuple[np.ndarray, np.ndarray]:

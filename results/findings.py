@@ -50,7 +50,7 @@ class Finding:
 
 
 def find(requests: Requests, summary: dict[str, Any], header: dict[str, Any], torn: int) -> list[Finding]:
-    """Everything that is wrong with a run. Also fills `summary["client"]["saturated"]`."""
+    """Everything that is wrong with a run. Also fills `saturated` and `limited` of `summary["client"]`."""
     found = [Finding("run", Severity.INVALID, redact(reason)) for reason in header.get("invalid_reasons", [])]
     if header.get("interrupted"):
         found.append(Finding("interrupted", Severity.INVALID, "interrupted before its end"))
@@ -58,10 +58,12 @@ def find(requests: Requests, summary: dict[str, Any], header: dict[str, Any], to
     if torn:
         found.append(Finding("torn", Severity.WARNING, f"{torn} journal rows were cut by a crash and are incomplete"))
     found += _rules(requests, summary, header)
-    found += _client(summary)
+    found += _client(summary, header)
     found += _answers(requests)
+    found += _raised(header)
     found += _chunks(summary)
     found += _cache(summary)
+    found += _reasoning(requests, header)
     return found
 
 
@@ -104,28 +106,49 @@ def _rules(requests: Requests, summary: dict[str, Any], header: dict[str, Any]) 
                 f"the last token came after {100 * max(0.0, reached):.0f} % of the measured part, not {100 * least:g} %"
             )
             found.append(Finding("coverage", Severity.INVALID, text, "did the server stop answering?"))
+    arrivals = summary["arrivals"]
+    if arrivals is not None and arrivals["over_saturated"]:
+        text = (
+            f"over-saturated: {arrivals['in_flight'][-1]:.0f} requests in flight at the end and still rising, "
+            f"{arrivals['ended_per_min']:.1f} sessions ended a minute of {arrivals['started_per_min']:.1f} started"
+        )
+        found.append(Finding("over_saturated", Severity.INVALID, text, "give a lower --rate"))
     if "steady_found" in header and header["steady_found"] is None:
         text = "no steady part was found in the measured time (MSER-5): all of it counts"
         found.append(Finding("not_steady", Severity.WARNING, text, "give a longer --duration"))
     return found
 
 
-def _client(summary: dict[str, Any]) -> list[Finding]:
+def _client(summary: dict[str, Any], header: dict[str, Any]) -> list[Finding]:
     client = summary["client"]
     reasons = []
     lag = client["send_lag_s"]["p99"]
-    if lag is not None and lag > SEND_LAG_LIMIT_S:
+    late = lag is not None and lag > SEND_LAG_LIMIT_S
+    if header.get("rate_limits"):
+        client["limited"] = late or bool(client["unsent"])
+    elif late:
         reasons.append(f"requests left {1e3 * lag:.0f} ms late (p99)")
     cpu = client["cpu_util"]["max"]
     if cpu is not None and cpu > CPU_LIMIT:
         reasons.append(f"a worker used {100 * cpu:.0f} % of its core")
     client["saturated"] = bool(reasons)
-    if not reasons:
-        return []
-    remedy = "give more --workers, or a client machine of its own"
-    return [
-        Finding("client_saturated", Severity.INVALID, f"the client was the bottleneck: {', '.join(reasons)}", remedy)
-    ]
+    found = [_limited(client, header)] if client["limited"] else []
+    if reasons:
+        remedy = "give more --workers, or a client machine of its own"
+        text = f"the client was the bottleneck: {', '.join(reasons)}"
+        found.append(Finding("client_saturated", Severity.INVALID, text, remedy))
+    return found
+
+
+def _limited(client: dict[str, Any], header: dict[str, Any]) -> Finding:
+    """A limit that was asked for is no fault of the client; but offered arrivals that it left behind did not happen."""
+    unsent, lag = client["unsent"], client["send_lag_s"]["p99"] or 0.0
+    text = (
+        f"{' and '.join(header['rate_limits'])} held requests back: they left {lag:.2f} s late (p99), {unsent} never; "
+        "ttft_s counts from the send, ttft_from_due_s from when a request was due"
+    )
+    behind = unsent > 0 and header.get("arrival", "closed") != "closed"
+    return Finding("client_limited", Severity.INVALID if behind else Severity.WARNING, text, "lower the load offered")
 
 
 def _answers(requests: Requests) -> list[Finding]:
@@ -140,6 +163,10 @@ def _answers(requests: Requests) -> list[Finding]:
         ),
         (Flag.NO_USAGE, "answers came without usage: their token counts are null"),
         (Flag.EMPTY, "answers held no content: they have no TTFT"),
+        (
+            Flag.RECORDED_INSTEAD,
+            "prompts of this live history hold recorded words: the answer before was a tool call alone, or not counted",
+        ),
         (Flag.COMPRESSED, "answers were compressed although identity was asked for: a proxy may hold tokens back"),
         (Flag.SATURATED_OFFSET, "answers took longer than chunk offsets can say (429 s): their last gaps are unknown"),
     ):
@@ -158,6 +185,17 @@ def _answers(requests: Requests) -> list[Finding]:
         found.append(Finding("short_output", Severity.WARNING, text, "throughput and E2E are of the shorter answers"))
     found += _prompts(ok)
     return found
+
+
+def _raised(header: dict[str, Any]) -> list[Finding]:
+    raised = header.get("raised")
+    if not raised or not raised["requests"]:
+        return []
+    text = (
+        f"{raised['requests']} of {raised['of']} planned prompts ask for less than the {raised['to']} tokens "
+        f"of one word with the chat template ({raised['template']} of them): they were sent with {raised['to']}"
+    )
+    return [Finding("raised_prompts", Severity.WARNING, text, "--surface completions has no template")]
 
 
 def _chunks(summary: dict[str, Any]) -> list[Finding]:
@@ -188,3 +226,37 @@ def _cache(summary: dict[str, Any]) -> list[Finding]:
     return [
         Finding("foreign_cache", Severity.WARNING, text, "another run's cache may have been measured: restart or flush")
     ]
+
+
+def _reasoning(requests: Requests, header: dict[str, Any]) -> list[Finding]:
+    """Histories without what the model thought: from the answer on, the server computes what it had in its cache."""
+    rows = requests.rows[requests.rows["phase"] == Phase.STEADY]
+    dropped = (rows["flags"] & Flag.REASONING_DROPPED) != 0
+    if not dropped.any():
+        return []
+    text = f"{int(dropped.sum())} prompts leave out what the model thought before the answer they continue"
+    lost, of = reuse_lost(requests.rows, int(header.get("cache_block") or 1))
+    if of:
+        text += f": {lost:,} tokens ({100 * lost / of:.1f} % of these prompts) that it had in its cache were not hit"
+    keeps = header.get("reasoning") == "keep"
+    remedy = "the chat template does not keep it" if keeps else "as agents do that drop it; --reasoning keep sends it"
+    return [Finding("reasoning_dropped", Severity.WARNING, text, remedy)]
+
+
+def reuse_lost(rows: np.ndarray, block: int) -> tuple[int, int]:
+    """(tokens, of so many prompt tokens): what prompts without the reasoning lost of their conversation's last turn.
+
+    The turn before had left its prompt and all but the last token of its answer in the cache, in whole blocks; what the
+    next prompt did not find of them it lost. Only where both answers' counts are known, and only prompts marked so.
+    """
+    order = np.lexsort((rows["sent_ns"], rows["lane"], rows["slot"], rows["pass"], rows["session"]))
+    before, after = rows[order[:-1]], rows[order[1:]]
+    pair = (after["flags"] & Flag.REASONING_DROPPED) != 0
+    for name in ("session", "pass", "slot", "lane"):
+        pair &= before[name] == after[name]
+    for counts in (before["input_tokens"], before["output_tokens"], after["input_tokens"], after["cached_tokens"]):
+        pair &= counts != MISSING
+    before, after = before[pair], after[pair]
+    held = (before["input_tokens"].astype(np.int64) + before["output_tokens"] - 1) // block * block
+    held = np.minimum(held, (after["input_tokens"].astype(np.int64) - 1) // block * block)
+    return int(np.maximum(0, held - after["cached_tokens"]).sum()), int(after["input_tokens"].sum())

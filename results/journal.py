@@ -21,7 +21,7 @@ import numpy as np
 
 from results.errors import UserError
 from results.records import CLIENT, REQUEST, TREE
-from results.redact import cut, redact
+from results.redact import beginning, cut, redact
 
 ERROR_BYTES = REQUEST["error"].itemsize
 _HEADER = "header.json"
@@ -98,7 +98,7 @@ class JournalWriter:
 
     def request(self, *, error: str, **row: int) -> None:
         """Append a request; the fields of `records.REQUEST` by name, `error` as text (redacted and cut here)."""
-        row["error"] = cut(redact(error, self._secrets), ERROR_BYTES) if error else b""  # type: ignore[assignment]
+        row["error"] = cut(redact(beginning(error), self._secrets), ERROR_BYTES) if error else b""  # type: ignore[assignment]
         self._requests += self._pack_request(*[row[name] for name in self._request_names])
 
     def tree(self, **row: int) -> None:

@@ -23,11 +23,11 @@ from results.journal import RowFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ROW = np.dtype(
+POWER_ROW = np.dtype(
     [("t_ns", "<i8"), ("series", "<i4"), ("watts", "<f8"), ("joules", "<f8"), ("utilisation", "<f8"), ("memory", "<i8")]
 )
 _PACK = struct.Struct("<qidddq")
-assert _PACK.size == _ROW.itemsize
+assert _PACK.size == POWER_ROW.itemsize
 _NAN = float("nan")
 
 
@@ -46,7 +46,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PowerLog:
-    """What was read. `rows`: `_ROW` with times since the run's start (negative before it), NaN and -1 missing."""
+    """What was read. `rows`: `POWER_ROW` with times since the run's start (negative before it), NaN and -1 missing."""
 
     series: list[Series]
     rows: np.ndarray
@@ -136,8 +136,8 @@ def read_power(directory: Path, t0_ns: int) -> PowerLog | None:
             torn += 1
     path = directory / "power.rows"
     data = path.read_bytes() if path.exists() else b""
-    whole, rest = divmod(len(data), _ROW.itemsize)
-    rows = np.frombuffer(data, _ROW, count=whole).copy()
+    whole, rest = divmod(len(data), POWER_ROW.itemsize)
+    rows = np.frombuffer(data, POWER_ROW, count=whole).copy()
     known = (rows["series"] >= 0) & (rows["series"] < len(series))
     torn += bool(rest) + int((~known).sum())
     rows = rows[known]

@@ -1,4 +1,4 @@
-"""What serving earns: price lists, bills, revenue, margin and break-even. Pure."""
+"""What serving earns: bills, revenue, margin, payback and break-even. Pure."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ class Prices:
     def cached(self) -> float:
         """$ per million cached input tokens."""
         return DEFAULT_CACHED_SHARE * self.input if self.cached_input is None else self.cached_input
-
-
-LIST_PRICES = {"zai": Prices(1.40, 4.40, 0.26), "minimax": Prices(0.30, 1.20, 0.06)}
-"""List prices as of the InferenceX app's profit estimator, commit c2b4c4fa."""
 
 
 def bill(prices: Prices, *, prompt: int, cached: int, output: int, cached_inside: bool) -> float:
@@ -68,14 +64,25 @@ class Profit:
         """Gross margin less the licence fee."""
         return self.gross_margin - self.licence
 
-    def per_rack_year(self, devices: int) -> float:
-        """Profit in $ of a rack of `devices` in a year."""
-        return self.profit * devices * HOURS_PER_YEAR
+    @property
+    def margin(self) -> float | None:
+        """Gross margin as a share of revenue; None without revenue."""
+        return self.gross_margin / self.revenue if self.revenue > 0 else None
 
-    def months_to_pay_back(self, capital_usd: float) -> float | None:
-        """Months until the profit equals the capital per device; None when there is no profit."""
+    def per_mw_year(self, kw_per_device: float) -> float:
+        """Profit in $ of as many devices as a MW feeds, in a year, at the all-in kW of a device."""
+        return self.profit * device_hours_per_year(1, kw_per_device)
+
+    def months_to_pay_back(self, capital_usd: float, capital_usd_per_hour: float = 0.0) -> float | None:
+        """Months until what comes in equals the capital per device (simple payback, nothing discounted).
+
+        What comes in is the profit before the part of `cost` that is the capital's own: depreciation and cost of money,
+        $ per device-hour. None when nothing comes in.
+        """
         require_amount("capital", capital_usd)
-        return capital_usd / (self.profit * HOURS_PER_YEAR / 12) if self.profit > 0 else None
+        require_amount("capital per hour", capital_usd_per_hour)
+        cash = self.profit + capital_usd_per_hour
+        return capital_usd / (cash * HOURS_PER_YEAR / 12) if cash > 0 else None
 
 
 def device_hours_per_year(megawatt: float, kw_per_device: float) -> float:
@@ -115,6 +122,40 @@ def profit(
         usd_per_device_hour / kept_full if kept_full > 0 else None,
         usd_per_device_hour / kept if kept > 0 else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An operating point of one device and everything assumed of it; shares are 0 to 1."""
+
+    input_tok_s: float
+    """Cached tokens included."""
+    output_tok_s: float
+    hit_rate: float
+    """Share of the input that came from a cache."""
+    usd_per_device_hour: float
+    prices: Prices
+    utilisation: float = 0.6
+    licence_share: float = 0.0
+    kw_per_device: float | None = None
+    price_factor: float = 1.0
+    """On all list prices."""
+    throughput_factor: float = 1.0
+    """On input and output alike."""
+
+    def profit(self) -> Profit:
+        """Dollars per device-hour."""
+        require_amount("price factor", self.price_factor)
+        require_amount("throughput factor", self.throughput_factor)
+        full = revenue_per_hour(
+            self.prices, input_tok_s=self.input_tok_s, output_tok_s=self.output_tok_s, hit_rate=self.hit_rate
+        )
+        return profit(
+            full * self.price_factor * self.throughput_factor,
+            self.usd_per_device_hour,
+            utilisation=self.utilisation,
+            licence_share=self.licence_share,
+        )
 
 
 def _share(name: str, value: float) -> None:

@@ -21,6 +21,7 @@ _REASONS = {
     "throughput.per_gpu": "the number of accelerators is not known",
     "jobs.queue_time_share": _SERVER,
     "jobs.per_hour_per_gpu": "the number of accelerators is not known",
+    "arrivals": "the load is a number of live sessions: no arrivals were due",
     "jobs": "no session tree was finished in the steady window",
     "intervals": "too few session trees, or too short a window, for an interval that would hold",
     "client.send_lag_s": "nothing was sent in the steady window",

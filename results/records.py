@@ -82,6 +82,12 @@ class Flag(IntFlag):
     """The prompt begins with the tools and system prompt that the trace shares between sessions."""
     HUMAN_TURN = 8192
     """A person began this turn: the pause before it is theirs, not a tool's."""
+    LIVE_HISTORY = 16384
+    """The newest answer in the prompt is what the server really said."""
+    REASONING_DROPPED = 32768
+    """The model thought before it said that answer, and the thought is not in the prompt."""
+    RECORDED_INSTEAD = 65536
+    """The newest answer in the prompt was to be the server's own, but could not be used: it has the recorded words."""
 
 
 class TreeEnd(IntEnum):

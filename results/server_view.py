@@ -57,7 +57,7 @@ def summarise_server(view: ServerView | None, rows: np.ndarray) -> ServerSummary
     section = {**view.summary, "reconciled": compared, "origin": origin, "notes": notes}
     section["origin_by_interval"] = [_part(rows, *interval, view.evidence) for interval in view.intervals]
     if view.warm_up is not None:
-        earlier = rows[(rows["sent_ns"] >= 0) & (rows["sent_ns"] < view.from_ns)]
+        earlier = rows[(rows["sent_ns"] != MISSING) & (rows["sent_ns"] < view.from_ns)]
         section["origin_of_warmup"] = _origin(earlier, view.warm_up, view.evidence)
     found = [Finding("server_note", Severity.WARNING, note) for note in notes]
     return ServerSummary(shares, section, reasons, [*findings(compared), *found])

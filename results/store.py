@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from results.derive import Requests, as_float, busy_seconds, derive, span
+from results.derive import Requests, as_float, busy_seconds, delivered_share, derive, endpoint_of, span
 from results.errors import UserError
 from results.journal import WorkerJournal, read_journal
 from results.metrics_table import write_metrics
@@ -138,6 +138,7 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
         "itl_p99_s": requests.itl_p99_s,
         "itl_max_s": requests.itl_max_s,
         "connect_s": as_float(r, "connect_ns") * 1e-9,
+        "delivered_share": delivered_share(r),
     }
     times = ("scheduled_ns", "sent_ns", "headers_ns", "first_token_ns", "first_text_ns", "last_token_ns", "done_ns")
     counts = (
@@ -156,6 +157,7 @@ def requests_table(requests: Requests, header: dict[str, Any]) -> pa.Table:
         "turn": _integers(r["turn"]),
         "pass": _integers(r["pass"]),
         "slot": _integers(r["slot"]),
+        "endpoint": _integers(endpoint_of(r, header), pa.int32()),
         "worker": _integers(requests.worker),
         "request_id": _request_ids(header["run_id"], requests.worker, r["seq"]),
         **{name: _integers(r[name]) for name in times},

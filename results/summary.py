@@ -13,13 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from results.derive import Requests, as_float, busy_seconds, counted_output, human_seconds, span, window_share
+from results.derive import (
+    Requests,
+    as_float,
+    busy_seconds,
+    counted_output,
+    delivered_share,
+    endpoint_of,
+    human_seconds,
+    span,
+    window_share,
+    with_shared_heads,
+)
 from results.findings import Severity, find
 from results.network import summarise_network
+from results.open_loop import summarise_arrivals
 from results.power import summarise_power
 from results.power_journal import PowerLog
 from results.reasons import why_null
-from results.records import CLIENT, SCHEMA_VERSION, Phase, Status, TreeEnd
+from results.records import CLIENT, SCHEMA_VERSION, Flag, Phase, Status, TreeEnd
 from results.server_view import ServerView, summarise_server
 from results.stats import distribution, ratio, reciprocals
 from results.uncertainty import intervals
@@ -71,15 +83,17 @@ def summarise(
         "interactivity": {
             "itl": reciprocals(latency["tpot_s"]),
             "full_response": reciprocals(latency["full_response_itl_s"]),
-            "e2e_normalised": reciprocals(distribution(_e2e_per_token(requests)[ok])),
+            "e2e_normalised": reciprocals(distribution(requests.e2e_per_token_s[ok])),
         },
         "throughput": _throughput(requests, start, end, last, header.get("num_gpus")),
-        "tokens": _tokens(rows[ok]),
+        "tokens": _tokens(rows[ok]) | {"delivered_share": distribution(_delivered(rows))},
         "cache": _cache(rows[ok], requests.tree_theory[ok]),
         "jobs": _jobs(requests, trees, start, end, seconds, header.get("num_gpus")),
         "stages": _stages(requests, header, start),
+        "endpoints": _endpoints(requests, header, start, end),
+        "arrivals": summarise_arrivals(requests, trees, header, start, end),
         "intervals": intervals(requests, ok, tree_index(rows, trees), start, end, int(header.get("seed") or 0)),
-        "client": _client(requests, clients, start, end),
+        "client": _client(requests, clients, start, end) | {"unsent": header.get("unsent", 0)},
     }
     used = summarise_power(
         around.power,
@@ -134,16 +148,13 @@ def _counts(rows: np.ndarray) -> dict[str, Any]:
         "ok": ok,
         "failed": failed,
         "cancelled": cancelled,
+        "live_history": int(((steady["flags"] & Flag.LIVE_HISTORY) != 0).sum()),
+        "reasoning_dropped": int(((steady["flags"] & Flag.REASONING_DROPPED) != 0).sum()),
+        "recorded_instead": int(((steady["flags"] & Flag.RECORDED_INSTEAD) != 0).sum()),
         "context_overflow": int((status == Status.CONTEXT_OVERFLOW).sum()),
         "error_rate": ratio(failed, ok + failed),
         "by_status": {s.name.lower(): int((status == s).sum()) for s in Status if (status == s).any()},
     }
-
-
-def _e2e_per_token(requests: Requests) -> np.ndarray:
-    tokens = counted_output(requests.rows)
-    tokens[~(tokens > 0)] = np.nan
-    return np.asarray(requests.e2e_s / tokens)
 
 
 def _latency(requests: Requests, ok: np.ndarray) -> dict[str, dict[str, Any]]:
@@ -162,6 +173,12 @@ def _tokens(ok: np.ndarray) -> dict[str, dict[str, Any]]:
     chunks = as_float(ok, "output_chunks")
     chunks[~(chunks > 0)] = np.nan
     return {**out, "per_chunk": distribution(counted_output(ok) / chunks)}
+
+
+def _delivered(rows: np.ndarray) -> np.ndarray:
+    """Shares of the steady answers that ended well, and of those that failed for being too short."""
+    short = (rows["flags"] & Flag.SHORT_OUTPUT) != 0
+    return delivered_share(rows[(rows["phase"] == Phase.STEADY) & ((rows["status"] == Status.OK) | short)])
 
 
 def _throughput(requests: Requests, start: int, end: int, last: int, gpus: int | None) -> dict[str, Any]:
@@ -286,6 +303,33 @@ def _stages(requests: Requests, header: dict[str, Any], start: int) -> list[dict
     return out
 
 
+def _endpoints(requests: Requests, header: dict[str, Any], start: int, end: int) -> list[dict[str, Any]]:
+    """Each endpoint by itself; the rest of the summary pools the requests of all.
+
+    `cache.theoretical` here is one infinite cache per endpoint, which knows only what that endpoint was sent.
+    """
+    out, which = [], endpoint_of(requests.rows, header)
+    well = requests.select(phase=Phase.STEADY, status=Status.OK)
+    for number, url in enumerate(header.get("endpoints") or ()):
+        mine = which == number
+        ok = well & mine
+        rows = requests.rows[mine].copy()
+        rows["theoretical_cached_tokens"] = requests.tree_theory[mine]
+        rows = with_shared_heads(rows, header)
+        latency = _latency(requests, ok)
+        out.append(
+            {
+                "endpoint": number,
+                "url": url,
+                "requests": _counts(rows),
+                "latency": {name: latency[name] for name in ("ttft_s", "tpot_s", "e2e_s")},
+                "throughput": _rates(rows, start, end),
+                "cache": _cache(rows[ok[mine]], requests.tree_theory[ok]),
+            }
+        )
+    return out
+
+
 def _part(share: float, part: float, other: float) -> float | None:
     """The busy share of a job split by the sums of prefill and decode time (sub-agents overlap)."""
     split = ratio(part, part + other)
@@ -305,6 +349,7 @@ def _client(requests: Requests, clients: dict[int, np.ndarray], start: int, end:
         "cpu_util": {"mean": sum(used) / len(used) if used else None, "max": max(used, default=None)},
         "rss_bytes_max": _top(every["rss_bytes"], 1),
         "saturated": False,
+        "limited": False,
     }
 
 

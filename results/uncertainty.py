@@ -46,6 +46,7 @@ def intervals(
             ("full_response_itl_s", requests.full_response_itl_s),
         ):
             out |= _of_latency(f"latency.{key}", values[ok], cluster, counts)
+        out |= _of_interactivity(requests.e2e_per_token_s[ok], cluster, counts)
         rows = requests.rows[ok]
         for key, part in (("achieved", "cached_tokens"), ("theoretical", "theoretical_cached_tokens")):
             out[f"cache.{key}"] = _of_share(as_float(rows, part), as_float(rows, "input_tokens"), cluster, counts)
@@ -70,6 +71,15 @@ def _of_latency(key: str, values: np.ndarray, cluster: np.ndarray, counts: np.nd
     out: dict[str, Interval] = {f"{key}.mean": _middle([float(w) for w in weights])}
     for name, draws in drawn_quantiles(data, owner, counts, quantiles).items():
         out[f"{key}.{name}"] = _middle(draws.tolist())
+    return out
+
+
+def _of_interactivity(values: np.ndarray, cluster: np.ndarray, counts: np.ndarray) -> dict[str, Interval]:
+    """Of 1 / percentile of E2E per token, never of a percentile of rates: the ends change places."""
+    out: dict[str, Interval] = {}
+    for key, ends in _of_latency("interactivity.e2e_normalised", values, cluster, counts).items():
+        if not key.endswith("mean"):
+            out[key] = None if ends is None or ends[0] <= 0 else [1 / ends[1], 1 / ends[0]]
     return out
 
 

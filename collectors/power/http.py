@@ -19,7 +19,9 @@ class Page:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._errors = httpx.HTTPError, httpx.InvalidURL
         self._secrets = [secret for secret in (token, *(auth or ())) if secret]
-        self._client = httpx.Client(timeout=TIMEOUT_S, headers=headers, auth=auth, follow_redirects=True)
+        # A proxy of the environment never leads back to this machine, whatever NO_PROXY says.
+        direct = {f"all://{host}": None for host in ("localhost", "127.0.0.1", "[::1]")}
+        self._client = httpx.Client(timeout=TIMEOUT_S, headers=headers, auth=auth, follow_redirects=True, mounts=direct)
 
     def text(self, url: str) -> str:
         """The body; SourceError with the reason when there is none."""

@@ -31,10 +31,14 @@ class Profile:
     """Context tokens whose keys and values are read per second."""
     answer_tokens: float = 400.0
     """Mean length of an answer that is neither forced nor cut."""
+    reasoning_share: float = 0.0
+    """Part of each chat answer that is thought before it is said."""
 
     def __post_init__(self) -> None:
         if min(self.block_size, self.cache_blocks, self.max_model_len, self.max_num_seqs) < 1:
             raise ValueError("sizes are at least 1")
+        if not 0.0 <= self.reasoning_share < 1.0:
+            raise ValueError("an answer is never thought alone: reasoning_share is at least 0 and below 1")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError("a step must have room for one token of every request in the batch")
         if self.max_model_len > self.cache_blocks * self.block_size:

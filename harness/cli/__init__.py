@@ -8,7 +8,22 @@ from harness.cli.common import app, entry
 
 __all__ = ["app", "entry", "register"]
 
-COMMANDS = ("run", "compare", "cost", "sweep", "mock", "doctor", "traces", "recover", "hardware", "collect")
+COMMANDS = (
+    "run",
+    "compare",
+    "cost",
+    "pareto",
+    "fast",
+    "offload",
+    "query",
+    "sweep",
+    "mock",
+    "doctor",
+    "traces",
+    "recover",
+    "hardware",
+    "collect",
+)
 
 
 def register() -> None:

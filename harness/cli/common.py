@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -25,6 +26,11 @@ app.add_typer(traces_app, name="traces")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM])?")
+
+_CommandLineFault: Any = typer.BadParameter.__mro__[2]
+"""ClickException, from the click that typer uses: newer ones bring their own copy."""
+
+_MOST_NOTES = 10
 
 debug = False
 
@@ -70,6 +76,14 @@ def root(
         os.environ["NO_COLOR"] = "1"
 
 
+def say(notes: Sequence[str]) -> None:
+    """Lines about a result, to standard error; many of them become a count."""
+    for note in notes[:_MOST_NOTES]:
+        typer.echo(f"agentx: {note}", err=True)
+    if len(notes) > _MOST_NOTES:
+        typer.echo(f"agentx: and {len(notes) - _MOST_NOTES:,} more like that", err=True)
+
+
 def fail(error: UserError) -> NoReturn:
     """Print one line to stderr and leave with the error's exit code."""
     typer.echo(f"agentx: {error}", err=True)
@@ -87,8 +101,23 @@ def _with_default_profile(arguments: list[str]) -> list[str]:
     return out
 
 
+def open_standard_streams() -> None:
+    """What a caller closed leads to /dev/null: else the next file or socket opened gets its number, and our lines."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)  # inheritable: for the worker processes as well
+            if null > 2:
+                os.close(null)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (for as long as the process lives)
+
+
 def entry() -> None:
     """Load the commands and run one; a traceback only with --debug."""
+    open_standard_streams()
     from harness.cli import register
 
     register()
@@ -103,12 +132,11 @@ def entry() -> None:
     except Exception as error:
         if debug:
             raise
-        import click
-
-        if isinstance(error, click.ClickException):
-            error.show()
-            sys.exit(EXIT_USAGE)
-        if isinstance(error, click.exceptions.Abort):
+        if isinstance(error, _CommandLineFault):
+            if message := " ".join(error.format_message().split()).rstrip("."):
+                fail(UserError(message, remedy="--help shows what there is"))
+            sys.exit(EXIT_USAGE)  # no arguments at all: the help was shown
+        if isinstance(error, typer.Abort):
             sys.exit(EXIT_INTERRUPTED)
         typer.echo(f"agentx: {type(error).__name__}: {error}; run again with --debug for the traceback", err=True)
         sys.exit(EXIT_USAGE)

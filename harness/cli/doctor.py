@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from harness.cli.common import app, parse_duration
-from harness.cli.run import read_api_key
 from results.errors import EXIT_INVALID
 
 
@@ -20,18 +19,29 @@ def doctor_command(
     endpoint: Annotated[str | None, typer.Option(help="Server to look at; without it, this machine only.")] = None,
     ready_timeout: Annotated[str, typer.Option(help="How long to wait for the server to come up.")] = "10s",
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
+    headers_file: Annotated[
+        Path | None, typer.Option(help="File of further headers, `Name: value` a line (also AGENTX_HEADERS_FILE).")
+    ] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of a private certificate authority.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Do not verify certificates.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Say what this machine and an endpoint can and can't measure, each with the remedy (about ten seconds)."""
+    from harness.credentials import headers_file as headers_of
+    from harness.credentials import read_api_key
     from harness.doctor import check_endpoint, check_machine
+    from replay.endpoint import read_headers
 
     checks = []
     if endpoint is not None:
-        key = read_api_key(api_key_file)
+        key, headers = read_api_key(api_key_file), headers_of(headers_file)
         checks += check_endpoint(
-            endpoint, api_key=key, ca_file=ca_file, insecure=insecure, ready_s=parse_duration(ready_timeout)
+            endpoint,
+            api_key=key,
+            headers=read_headers(headers) if headers else (),
+            ca_file=ca_file,
+            insecure=insecure,
+            ready_s=parse_duration(ready_timeout),
         )
     if not as_json:
         print("agentx: measuring this machine's ceiling", file=sys.stderr, flush=True)

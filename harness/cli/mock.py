@@ -29,8 +29,16 @@ def mock_command(
         typer.Option(help="Longest prompt and answer together (128k); default: the profile's."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Name of the model served.")] = None,
+    reasoning_share: Annotated[
+        float | None,
+        typer.Option(help="Part of each chat answer that is thought first (reasoning_content); default 0."),
+    ] = None,
     truth: Annotated[
         Path | None, typer.Option(help="Write one JSON line per request: what really happened, and when.")
+    ] = None,
+    max_waiting: Annotated[
+        int | None,
+        typer.Option(help="Requests that may wait beyond those served at once; more get 429. Default: any.", min=0),
     ] = None,
 ) -> None:
     """Serve a simulated, OpenAI-compatible endpoint with a prefix cache and batching, until Ctrl-C."""
@@ -42,7 +50,9 @@ def mock_command(
         block_size=block_size,
         max_model_len=parse_tokens(max_model_len) if max_model_len else None,
         model=model,
+        reasoning_share=reasoning_share,
         truth=truth,
+        max_waiting=max_waiting,
     )
 
     def say(bound: int) -> None:

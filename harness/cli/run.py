@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +12,8 @@ from harness.cli.common import app, parse_duration, parse_tokens
 from results.errors import EXIT_INVALID, UserError
 
 if TYPE_CHECKING:
+    from harness.run import RunOptions
     from replay.scenario import Fixed, Stage
-
-API_KEY_VARIABLES = ("AGENTX_API_KEY", "OPENAI_API_KEY")
 
 _EPILOG = (
     "[bold]Examples[/bold]\n\n"
@@ -23,6 +21,7 @@ _EPILOG = (
     "agentx run --endpoint http://127.0.0.1:8000 --corpus corpus.parquet --concurrency 16 --duration 15m\n\n"
     "agentx run --endpoint http://127.0.0.1:8000 --scenario agentx-fast --concurrency 32\n\n"
     "agentx run --scenario agentx --explain\n\n"
+    'agentx run --endpoint http://127.0.0.1:8000 --duration 5m --find-max "ttft_p90<2s,tpot_p90<50ms"\n\n'
     "The API key comes from AGENTX_API_KEY or OPENAI_API_KEY (or --api-key-file), never from a flag."
 )
 
@@ -30,7 +29,8 @@ _EPILOG = (
 @app.command("run", epilog=_EPILOG)
 def run_command(
     endpoint: Annotated[
-        str | None, typer.Option(help="URL of the server, with or without /v1; unix:/path.sock.")
+        list[str] | None,
+        typer.Option(help="URL of the server, with or without /v1; unix:/path.sock. Repeatable: slots take turns."),
     ] = None,
     mock: Annotated[
         str | None, typer.Option(metavar="[PROFILE]", help="Use the built-in simulated endpoint, started for this run.")
@@ -59,6 +59,10 @@ def run_command(
     rate: Annotated[
         float | None, typer.Option(help="Open loop: session trees that arrive in a minute (Poisson).", min=1e-6)
     ] = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option(metavar="closed|poisson|recorded", help="When trees start; recorded: as the corpus's clock says."),
+    ] = None,
     ramp: Annotated[
         str | None, typer.Option(help="Spread the first starts over this time; default 5 ms for each tree.")
     ] = None,
@@ -81,6 +85,10 @@ def run_command(
     time_scale: Annotated[
         float | None, typer.Option(help="Multiplies recorded tool and think times; 0: no waiting.", min=0.0)
     ] = None,
+    turn_clock: Annotated[
+        str | None,
+        typer.Option(metavar="completion|recorded", help="Turns a pause after the answer, or at their recorded time."),
+    ] = None,
     isl: Annotated[str | None, typer.Option(help="Scenario fixed: input tokens (8192).")] = None,
     osl: Annotated[str | None, typer.Option(help="Scenario fixed: output tokens (1024).")] = None,
     seed: Annotated[int | None, typer.Option(help="Order, start positions and arrivals of the sessions.")] = None,
@@ -92,6 +100,21 @@ def run_command(
     tokenizer: Annotated[
         str | None,
         typer.Option(metavar="DIR|server|usage", help="Where token counts come from; default: server, else usage."),
+    ] = None,
+    surface: Annotated[
+        str | None,
+        typer.Option(
+            metavar="chat|completions|messages|generate",
+            help="API route; completions and generate (SGLang) send token ids.",
+        ),
+    ] = None,
+    assistant: Annotated[
+        str | None,
+        typer.Option(metavar="recorded|live", help="Answers in the history: synthetic, or what the server said."),
+    ] = None,
+    reasoning: Annotated[
+        str | None,
+        typer.Option(metavar="drop|keep", help="Live histories: whether reasoning goes back with the answer."),
     ] = None,
     messages: Annotated[
         str | None, typer.Option(metavar="plain|tools", help="Tool results as user messages, or as tool messages.")
@@ -111,7 +134,17 @@ def run_command(
         str | None, typer.Option(metavar="all|auto", help="Which part of the measured time counts (auto: MSER-5).")
     ] = None,
     drain: Annotated[str | None, typer.Option(help="How long answers may take to end after the last send.")] = None,
+    find_max: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SLO", help='Runs until the most live sessions are found that hold "ttft_p90<2s,tpot_p90<50ms".'
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for run directories.")] = Path("runs"),
+    upload: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Copy the finished run there too: s3://bucket/runs, gs://…, or a folder."),
+    ] = None,
     chunks: Annotated[
         bool, typer.Option("--chunks", help="Keep the arrival time of every chunk (chunks.parquet).")
     ] = False,
@@ -124,6 +157,10 @@ def run_command(
         str | None, typer.Option(help="Limit between two bytes of an answer; default none.")
     ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
+    headers_file: Annotated[
+        Path | None,
+        typer.Option(help="File of further headers, `Name: value` a line (also AGENTX_HEADERS_FILE); written nowhere."),
+    ] = None,
     ca_file: Annotated[str | None, typer.Option(help="PEM file of a private certificate authority.")] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Do not verify certificates (stamped in run.json).")
@@ -142,6 +179,10 @@ def run_command(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE|FILE", help="What the server does not tell of itself; repeatable, or YAML."),
     ] = None,
+    sidecar: Annotated[
+        Path | None,
+        typer.Option(help="JSON kept as serving.json beside the run's files: what a sweep knows of the server."),
+    ] = None,
     power: Annotated[
         list[str] | None,
         typer.Option(help="Power source: auto, none, nvidia, amd, rapl, dcgm:URL, agent:URL, cmd:... (docs/power.md)."),
@@ -156,9 +197,13 @@ def run_command(
 ) -> int:
     """Replay a corpus against a live endpoint, measure, and write one run directory."""
     from hardware.engine.profiles import PROFILES
+    from harness.credentials import headers_file as headers_of
+    from harness.credentials import read_api_key
     from harness.run import RunOptions, Watch, run
     from replay.endpoint import Limits
     from replay.scenario import load_rules
+    from replay.surface import SURFACES
+    from results.upload import Destination
 
     rules = load_rules(
         scenario,
@@ -166,7 +211,7 @@ def run_command(
             concurrency=concurrency,
             duration_s=parse_duration(duration) if duration else None,
             sessions=sessions,
-            arrival="poisson" if rate else None,
+            arrival=_choice("--arrival", arrival, ("closed", "poisson", "recorded")) or ("poisson" if rate else None),
             rate_per_min=rate,
             ramp_s=parse_duration(ramp) if ramp else None,
             stages=_stages(stages) if stages else None,
@@ -175,8 +220,12 @@ def run_command(
             max_context=parse_tokens(max_context) if max_context else None,
             overlong=_choice("--overlong", overlong, ("skip", "end", "fail")),
             time_scale=time_scale,
+            turn_clock=_choice("--turn-clock", turn_clock, ("completion", "recorded")),
             fixed=_fixed(isl, osl),
             seed=seed,
+            surface=_choice("--surface", surface, tuple(SURFACES)),
+            assistant=_choice("--assistant", assistant, ("recorded", "live")),
+            reasoning=_choice("--reasoning", reasoning, ("drop", "keep")),
             messages=_choice("--messages", messages, ("plain", "tools")),
             shared_prefix=_choice("--shared-prefix", shared_prefix, ("none", "trace", "all")),
             affinity=_choice("--affinity", affinity, ("none", "correlation", "session", "affinity", "smg", "dynamo")),
@@ -190,12 +239,12 @@ def run_command(
 
         print_rules(rules, as_json=as_json)
         return 0
-    if (endpoint is None) == (mock is None):
+    if bool(endpoint) == (mock is not None):
         raise UserError("run needs one endpoint", remedy="give --endpoint URL, or --mock for the simulated one")
     if mock is not None:
         _choice("--mock", mock, tuple(PROFILES))
     options = RunOptions(
-        endpoint=endpoint,
+        endpoints=tuple(endpoint or ()),
         mock=mock,
         mock_options=("--cache-blocks", str(mock_cache_blocks)) if mock_cache_blocks else (),
         model=model,
@@ -215,6 +264,8 @@ def run_command(
         quiet=quiet,
         ca_file=ca_file,
         insecure=insecure,
+        headers_file=headers_of(headers_file),
+        sidecar=sidecar,
         watch=Watch(
             metrics_urls=tuple(metrics_url or ()),
             metrics_file=metrics_targets,
@@ -224,7 +275,10 @@ def run_command(
             idle_s=parse_duration(idle),
             prometheus=_address(prometheus_port) if prometheus_port else None,
         ),
+        upload=Destination.parse(upload) if upload else None,
     )
+    if find_max is not None:
+        return _find_max(options, find_max, read_api_key(api_key_file), as_json=as_json)
     finished = run(options, read_api_key(api_key_file), sys.argv[1:])
     from harness.summary_view import print_summary  # drawing tables takes a while to load: not before the first request
 
@@ -232,6 +286,18 @@ def run_command(
     if finished.signal is not None:
         return 128 + finished.signal  # 130 for Ctrl-C, 143 for TERM, as a shell reports them
     return 0 if finished.summary["valid"] else EXIT_INVALID
+
+
+def _find_max(options: RunOptions, text: str, api_key: str | None, *, as_json: bool) -> int:
+    from harness.find_max import find_max
+    from harness.find_max_view import print_found
+    from results.slo import parse_objectives
+
+    found = find_max(options, parse_objectives(text), api_key, sys.argv[1:])
+    print_found(found, as_json=as_json)
+    if found.signal is not None:
+        return 128 + found.signal
+    return 0 if found.highest else EXIT_INVALID
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -284,13 +350,3 @@ def _workers(text: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--workers {text}", remedy="give a number of processes, or auto")
     return int(text)
-
-
-def read_api_key(file: Path | None) -> str | None:
-    """The API key from a file or the environment; never from a flag, which the process list would show."""
-    if file is not None:
-        try:
-            return file.read_text().strip()
-        except OSError as error:
-            raise UserError(f"--api-key-file {file}: {error.strerror}") from error
-    return next((os.environ[name] for name in API_KEY_VARIABLES if os.environ.get(name)), None)

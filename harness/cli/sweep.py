@@ -15,6 +15,7 @@ _EPILOG = (
     "[bold]Examples[/bold]\n\n"
     "agentx sweep sweep.yaml --dry-run\n\n"
     "agentx sweep sweep.yaml --only tp8/closed-loop/c16\n\n"
+    "agentx sweep sweep.yaml --upload s3://bucket/benchmarks\n\n"
     "[bold]A sweep file[/bold]\n\n"
     "name: qwen-h200\n\n"
     "run: {duration: 15m, max_context: 128k}\n\n"
@@ -43,18 +44,28 @@ def sweep_command(
         bool, typer.Option("--markdown", help="Print what is done as Markdown, for a CI summary; start nothing.")
     ] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed points once more.")] = False,
+    upload: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Copy every finished run there too: s3://bucket/runs, gs://…, or a folder."),
+    ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File that holds the API key.")] = None,
+    headers_file: Annotated[
+        Path | None,
+        typer.Option(help="File of further headers, `Name: value` a line (also AGENTX_HEADERS_FILE); written nowhere."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No line per point.")] = False,
 ) -> int:
     """Serving configurations × concurrencies × scenarios: a run per point, in an order that shows the curves early."""
-    from harness.cli.run import API_KEY_VARIABLES, read_api_key
+    from harness.credentials import API_KEY_VARIABLES, HEADERS_VARIABLE, control_headers, read_api_key
     from harness.sweep.load import load_sweep
     from harness.sweep.matrix import curves, select
     from harness.sweep.run import Driver
     from harness.sweep.server import check_placeholders
     from harness.sweep.state import State
+    from harness.sweep.uploads import Uploads
     from harness.sweep.view import ci_matrix, matrix, print_matrix, time_left
+    from results.upload import Destination
 
     sweep = load_sweep(file)
     for configuration in sweep.configurations:
@@ -71,7 +82,11 @@ def sweep_command(
     api_key = read_api_key(api_key_file)
     if api_key_file is not None and api_key:
         os.environ[API_KEY_VARIABLES[0]] = api_key  # for the runs, which are processes of their own
-    with State(out / sweep.name, write=not (dry_run or markdown)) as state:
+    if headers_file is not None:
+        os.environ[HEADERS_VARIABLE] = str(headers_file.resolve())
+    control_headers()  # a file that can't be used is said before the first server is started
+    target = Destination.parse(upload) if upload else None
+    with State(out / sweep.name, write=not (dry_run or markdown), say=lambda line: typer.echo(line, err=True)) as state:
         driver = Driver(
             sweep.name,
             state,
@@ -79,6 +94,7 @@ def sweep_command(
             api_key,
             retry_failed,
             say=lambda line: None if quiet else typer.echo(line, err=True),
+            uploads=Uploads(target.below(sweep.name), state) if target else None,
         )
         if markdown:
             from harness.sweep.markdown import to_markdown

@@ -28,8 +28,12 @@ class Guarded:
         secrets: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         patience_s: float = 10.0,
+        hold: int | None = None,
     ) -> None:
-        """Start it. UserError when the program can't be started."""
+        """Start it. UserError when the program can't be started.
+
+        `hold`: a file whose lock the guard shares, so that it outlasts this process until the child has ended.
+        """
         self.log = log
         self._patience_s = patience_s
         self._process = subprocess.Popen(
@@ -38,6 +42,7 @@ class Guarded:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            pass_fds=() if hold is None else (hold,),
         )
         order = {
             "argv": list(argv),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from dataclasses import dataclass
 
 import httpx
 
+from harness.credentials import control_headers
 from results.errors import UserError
 
 _ROUTES = {"reset_prefix_cache": "/reset_prefix_cache", "flush_cache": "/flush_cache"}
@@ -35,10 +35,8 @@ def reset_cache(endpoint: str, how: str, model: str | None) -> Reset:
     base = endpoint.rstrip("/").removesuffix("/v1")
     if how == "salt":
         return Reset("salt", None, "not emptied; the run's words are new, so nothing of an earlier run can be hit")
-    key = os.environ.get("AGENTX_API_KEY") or os.environ.get("OPENAI_API_KEY")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        with httpx.Client(base_url=base, timeout=120, headers=headers) as client:
+        with httpx.Client(base_url=base, timeout=120, headers=control_headers(), trust_env=False) as client:
             prompt = " ".join([secrets.token_hex(8), *["word"] * _PROBE_WORDS])
             model = model or str(client.get("/v1/models").raise_for_status().json()["data"][0]["id"])
             _cached(client, model, prompt)

@@ -26,6 +26,7 @@ from harness.sweep.schema import Auto, Configuration, Scenario, seconds
 from harness.sweep.secret import find_secrets, shown
 from harness.sweep.server import Filled, Stopped, fill, kv_pool, running
 from harness.sweep.state import Record, State
+from harness.sweep.uploads import Uploads
 from replay.scenario import load_rules
 from results.errors import EXIT_INVALID, UserError
 from results.redact import redact
@@ -51,6 +52,7 @@ class Driver:
     api_key: str | None
     retry_failed: bool
     say: Callable[[str], None]
+    uploads: Uploads | None = None
     signal: int | None = None
     """The signal that stopped the sweep, if one did."""
     _under_way: Guarded | None = None
@@ -68,20 +70,20 @@ class Driver:
                         waiting.remove(entry)
                     elif self.signal is None:
                         self._attempt(point)
+            if self.uploads is not None and self.signal is None:
+                self.uploads.rest()
 
     def _adopt(self) -> None:
-        """A run that was kept just before a crash, its end not noted any more, is the result of its point."""
-        for path in sorted((self.state.folder / "runs").glob("*/serving.json")):
-            said = json.loads(path.read_bytes())
-            record = self.state.records.get(said["point"])
-            if record and record.status == "running" and record.attempt == said["attempt"]:
-                summary = json.loads((path.parent / "summary.json").read_bytes())
-                reason = "; ".join(summary["invalid_reasons"]) or None
-                self.state.put(
-                    dataclasses.replace(
-                        record, status="done", run_id=path.parent.name, valid=summary["valid"], reason=reason
-                    )
-                )
+        """A run that ended just before a crash, its end not noted any more, is the result of its point."""
+        folder = self.state.folder
+        for record in list(self.state.records.values()):
+            if record.status != "running":
+                continue
+            attempt = folder / "attempts" / record.point / str(record.attempt)
+            for path in sorted([*folder.glob("runs/*/serving.json"), *attempt.glob("*/serving.json")]):
+                if whole(path.parent) and _attempt_of(path) == (record.point, record.attempt):
+                    self.state.put(dataclasses.replace(record, status="done", **keep(folder, path.parent)))
+                    break
 
     def next_point(self, curve: Curve, concurrency: int | None) -> Point | None:
         """What this curve needs next, None when it is complete."""
@@ -126,6 +128,8 @@ class Driver:
             record = attempt.record("failed", reason=redact(f"{error.filename}: {error.strerror}", attempt.secrets))
         self.state.put(dataclasses.replace(record, seconds=round(monotonic() - began, 3)))
         self.say(f"{point.id}: {describe(self.state.folder, self.state.records[point.id])}")
+        if self.uploads is not None and self.signal is None:
+            self.uploads.point(self.state.records[point.id])
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -135,6 +139,8 @@ class Driver:
             self.signal = self.signal or number
             if self._under_way is not None:
                 self._under_way.signal(number)
+            if self.uploads is not None and self.uploads.under_way:
+                raise KeyboardInterrupt
 
         before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -179,7 +185,8 @@ class Attempt:
         def stopped() -> bool:
             return self.driver.signal is not None
 
-        with running(filled, configuration.server, self.folder, self.secrets, stopped) as server:
+        hold = self.driver.state.hold
+        with running(filled, configuration.server, self.folder, self.secrets, stopped, hold) as server:
             self.start_s = round(server.start_s, 3)
             pool = kv_pool(filled.url, [self.folder / f"{name}.log" for name in filled.commands])
             return self._load(filled.url, {"kv_pool": pool, "ready_after_s": self.start_s}, server.gone)
@@ -187,21 +194,22 @@ class Attempt:
     def _load(self, url: str, seen: dict[str, Any], gone: Callable[[], str | None] = lambda: None) -> Record:
         if self.driver.signal is not None:
             raise Stopped
+        sidecar, log = self.folder / "serving.json", self.folder / "run.log"
+        write_json(sidecar, self._sidecar(seen))
         command = run_command(self.point.curve.scenario, self.point.concurrency, url, self.folder, self.driver.beside)
-        log = self.folder / "run.log"
-        with Guarded([sys.executable, *command], log, secrets=self.secrets, patience_s=30.0) as process:
+        command += ["--sidecar", str(sidecar.resolve())]
+        hold = self.driver.state.hold
+        with Guarded([sys.executable, *command], log, secrets=self.secrets, patience_s=30.0, hold=hold) as process:
             self.driver._under_way = process
             try:
                 code = process.wait()
             finally:
                 self.driver._under_way = None
-        return self._keep(code, log, seen, gone())
+        return self._keep(code, log, gone())
 
-    def _keep(self, code: int | None, log: Path, seen: dict[str, Any], gone: str | None) -> Record:
+    def _keep(self, code: int | None, log: Path, gone: str | None) -> Record:
         """A finished run becomes the point's result; anything else stays with its attempt."""
         directory = next((path.parent for path in self.folder.glob("*/run.json")), None)
-        if directory is not None:
-            write_json(directory / "serving.json", self._sidecar(seen))
         if self.driver.signal is not None:
             return self.record("interrupted", reason="stopped during the run", run_id=directory and directory.name)
         if gone is not None:
@@ -209,12 +217,8 @@ class Attempt:
         if code not in (0, EXIT_INVALID) or directory is None or not (directory / "summary.json").is_file():
             said = redact(tail(log), self.secrets)
             return self.record("failed", reason=f"agentx run ended with code {code}: {said}")
-        summary = json.loads((directory / "summary.json").read_bytes())
-        reason = "; ".join(redact(text, self.secrets) for text in summary["invalid_reasons"]) or None
-        target = self.driver.state.folder / "runs" / directory.name
-        target.parent.mkdir(exist_ok=True)
-        os.replace(directory, target)
-        return self.record("done", run_id=directory.name, valid=summary["valid"], reason=reason)
+        kept = keep(self.driver.state.folder, directory)
+        return self.record("done", **kept | {"reason": kept["reason"] and redact(kept["reason"], self.secrets)})
 
     def _sidecar(self, seen: dict[str, Any]) -> dict[str, Any]:
         """serving.json: the metadata of the run, and what was seen of its server."""
@@ -235,6 +239,31 @@ class Attempt:
             "env_names": sorted(self.filled.env) if self.filled else [],
             **seen,
         }
+
+
+def _attempt_of(sidecar: Path) -> tuple[str, int]:
+    said = json.loads(sidecar.read_bytes())
+    return said["point"], said["attempt"]
+
+
+def whole(directory: Path) -> bool:
+    """Whether a run came to its end by itself: all its files are written, and nothing interrupted it."""
+    try:
+        status = json.loads((directory / "run.json").read_bytes())["status"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return bool(status == "finished") and (directory / "summary.json").is_file()
+
+
+def keep(sweep: Path, directory: Path) -> dict[str, Any]:
+    """Move a finished run to the sweep's results; its id, verdict and reason, as a record has them."""
+    target = sweep / "runs" / directory.name
+    if directory != target:
+        target.parent.mkdir(exist_ok=True)
+        os.replace(directory, target)
+    summary = json.loads((target / "summary.json").read_bytes())
+    reason = "; ".join(summary["invalid_reasons"]) or None
+    return {"run_id": target.name, "valid": summary["valid"], "reason": reason}
 
 
 def run_command(scenario: Scenario, concurrency: int, url: str, out: Path, beside: Path) -> list[str]:

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from harness.credentials import control_headers
+from replay.endpoint import header_secrets
 from results.redact import redact
 
 _SECRET_NAME = re.compile(
@@ -29,7 +31,7 @@ def find_secrets(
     commands: Iterable[Sequence[str]], env: Mapping[str, str], urls: Iterable[str], api_key: str | None
 ) -> list[str]:
     """Values to keep out of every file: the API key, credentials of the environment, of flags, headers and URLs."""
-    found = {api_key or ""}
+    found = {api_key or "", *header_secrets(control_headers().items())}
     for source in (os.environ, env):
         found.update(value for name, value in source.items() if is_secret_name(name))
     for command in commands:

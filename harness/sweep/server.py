@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from harness.credentials import control_headers
 from harness.sweep.guarded import Guarded, tail
 from harness.sweep.schema import Argument, Configuration, Server, Serving, seconds
 from results.errors import UserError
@@ -145,9 +145,9 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def running(
-    filled: Filled, server: Server, folder: Path, secrets: Sequence[str], stopped: Callable[[], bool]
+    filled: Filled, server: Server, folder: Path, secrets: Sequence[str], stopped: Callable[[], bool], hold: int | None
 ) -> Iterator[Running]:
-    """The server answers within the block. Its logs stay in `folder`.
+    """The server answers within the block. Its logs stay in `folder`; `hold` as of Guarded.
 
     UserError with the reason when it ends or does not answer in time; Stopped when `stopped()` says so meanwhile.
     """
@@ -157,7 +157,14 @@ def running(
         with ExitStack() as stack:
             processes = {
                 name: stack.enter_context(
-                    Guarded(argv, folder / f"{name}.log", secrets=secrets, env={**filled.env}, patience_s=patience)
+                    Guarded(
+                        argv,
+                        folder / f"{name}.log",
+                        secrets=secrets,
+                        env={**filled.env},
+                        patience_s=patience,
+                        hold=hold,
+                    )
                 )
                 for name, argv in filled.commands.items()
             }
@@ -200,7 +207,7 @@ def _wait(
 
 def _ready(client: httpx.Client, url: str) -> tuple[bool, str]:
     try:
-        answer = client.get(f"{url}/v1/models", headers=_authorization())
+        answer = client.get(f"{url}/v1/models", headers=control_headers())
         if answer.status_code != 200:
             return False, f"/v1/models says HTTP {answer.status_code}"
         if not answer.json().get("data"):
@@ -211,11 +218,6 @@ def _ready(client: httpx.Client, url: str) -> tuple[bool, str]:
         return False, type(error).__name__
     except (ValueError, AttributeError):
         return False, "/v1/models is not JSON"
-
-
-def _authorization() -> dict[str, str]:
-    key = os.environ.get("AGENTX_API_KEY") or os.environ.get("OPENAI_API_KEY")
-    return {"authorization": f"Bearer {key}"} if key else {}
 
 
 def _after(command: list[str], log: Path) -> None:
@@ -229,7 +231,7 @@ def _after(command: list[str], log: Path) -> None:
 def kv_pool(url: str, logs: Sequence[Path]) -> dict[str, Any]:
     """`{"tokens", "source"}` of the prefix cache, over all engines; tokens is None where nothing says it."""
     try:
-        page = httpx.get(f"{url}/metrics", timeout=10, trust_env=False, headers=_authorization())
+        page = httpx.get(f"{url}/metrics", timeout=10, trust_env=False, headers=control_headers())
         if page.status_code == 200 and (tokens := pool_from_metrics(page.text)):
             return {"tokens": tokens, "source": "/metrics"}
     except httpx.HTTPError:

@@ -6,6 +6,7 @@ import fcntl
 import io
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,15 +39,19 @@ class Record:
 class State:
     """The journal of a sweep folder, held by one process at a time."""
 
-    def __init__(self, folder: Path, *, write: bool = True) -> None:
+    def __init__(self, folder: Path, *, write: bool = True, say: Callable[[str], None] = lambda line: None) -> None:
         """Open or create it; only look at it unless `write`.
 
-        UserError when the folder can't be written or another sweep holds it.
+        The processes of a sweep that was killed are waited for (`say` tells): they end by themselves, and until then
+        they have the accelerators. UserError when the folder can't be written or another sweep holds it.
         """
         self.folder = folder
         self.path = folder / "state.jsonl"
         self.records: dict[str, Record] = {}
+        self.hold: int | None = None
+        """Descriptor of the file that the guards of this sweep's processes keep locked."""
         self._file: IO[bytes] = io.BytesIO()
+        self._lock: IO[bytes] = io.BytesIO()
         if not write:
             if self.path.is_file():
                 self._read(self.path.read_bytes())
@@ -61,6 +66,13 @@ class State:
         except OSError as error:
             self._file.close()
             raise UserError(f"{folder}: another sweep is running there", remedy="wait for it, or use --out") from error
+        self._lock = (folder / "processes.lock").open("ab")
+        self.hold = self._lock.fileno()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            say(f"{folder}: waiting for the processes of the sweep before this one to end")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._file.seek(0)
         whole = self._read(self._file.read())
         self._file.truncate(whole)  # the line that a crash cut
@@ -87,6 +99,7 @@ class State:
 
     def close(self) -> None:
         """Let go of the folder."""
+        self._lock.close()
         self._file.close()
 
     def __enter__(self) -> State:

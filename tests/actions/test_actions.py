@@ -97,7 +97,7 @@ class Runner:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A runner's temporary folder after the Install step."""
     runner = Runner(tmp_path_factory.mktemp("workspace"), tmp_path_factory.mktemp("temporary"))
-    done = runner.run(steps()["Install"], inputs__requirement="")
+    done = runner.run(steps()["Install"], inputs__requirement="", inputs__upload="")
     assert done.returncode == 0, done.stderr
     return runner.temporary
 
@@ -119,6 +119,7 @@ def runner(installed: Path, tmp_path: Path) -> Iterator[Runner]:
 
 def test_the_action_s_steps_run_a_sweep_and_summarise_it(runner: Runner) -> None:
     inputs = {"inputs__sweep": "sweep.yaml", "inputs__only": "a/closed-loop/c1", "inputs__out": "results"}
+    inputs["inputs__upload"] = str(runner.workspace / "bucket")
     action = steps()
     done = runner.run(action["Sweep"], **inputs)
     assert done.returncode == 0, done.stderr
@@ -126,6 +127,10 @@ def test_the_action_s_steps_run_a_sweep_and_summarise_it(runner: Runner) -> None
     assert runner.run(action["Summary"], **inputs).returncode == 0
     assert "| 1 | valid |" in runner.summary()
     assert (runner.workspace / "results/s/state.jsonl").is_file()
+    kept, copied = (
+        {path.name for path in (runner.workspace / at / "s/runs").iterdir()} for at in ("results", "bucket")
+    )
+    assert kept == copied
     gate = runner.run(
         action["Gate"], inputs__baseline="none", inputs__fail_if="ttft_p90 worse 5%", inputs__out="results"
     )
@@ -136,7 +141,8 @@ def test_the_action_s_steps_run_a_sweep_and_summarise_it(runner: Runner) -> None
 
 def test_a_sweep_that_can_t_run_fails_the_action_at_its_end(runner: Runner) -> None:
     (runner.workspace / "sweep.yaml").write_text("nome: s\n")
-    done = runner.run(steps()["Sweep"], inputs__sweep="sweep.yaml", inputs__only="", inputs__out="results")
+    inputs = {"inputs__sweep": "sweep.yaml", "inputs__only": "", "inputs__out": "results", "inputs__upload": ""}
+    done = runner.run(steps()["Sweep"], **inputs)
     assert done.returncode == 0
     assert "sweep.yaml:1: unknown key 'nome'" in done.stderr
     code = runner.output()["exit-code"]
@@ -152,13 +158,16 @@ def test_the_workflow_s_steps_plan_measure_collect_and_push(runner: Runner, tmp_
     jobs = json.loads(runner.output()["matrix"])["include"]
     assert [job["only"] for job in jobs] == ["a/closed-loop/c1", "a/closed-loop/c2"]
 
+    store = {"inputs__upload": f"file://{tmp_path}/bucket"}
+    store |= {"secrets__aws_access_key_id": "KEYID", "secrets__aws_secret_access_key": "CANARY"}
     for job in jobs:  # each on a runner of its own; its artifact is downloaded to parts/<name>
-        done = runner.run(point["Point"], **sweep, matrix__only=job["only"], secrets__api_key="")
+        done = runner.run(point["Point"], **sweep, **store, matrix__only=job["only"], secrets__api_key="")
         assert done.returncode == 0, done.stderr
         shutil.move(tmp_path / "runs", tmp_path / "parts" / f"agentx-{job['artifact']}")
 
     assert runner.run(collect["Put the parts together"]).returncode == 0
     assert len(list((tmp_path / "runs/s/runs").iterdir())) == 2
+    assert len(list((tmp_path / "bucket/s/runs").iterdir())) == 2
     assert runner.run(collect["Summary"], **sweep).returncode == 0
     assert "xychart-beta" in runner.summary()
     assert runner.summary().count("| valid |") == 2

@@ -87,6 +87,14 @@ def test_gauges_are_not_counted() -> None:
     assert watched.gained("g") == 0
 
 
+def test_a_falling_value_without_a_declared_kind_is_no_restart() -> None:
+    watched = Watched()
+    for depth in (3, 1, 4, 1, 5, 2):
+        assert not watched.page(f"depth {depth}\nasked_total 7\n")
+    assert not watched.counters.unsteady
+    assert watched.page("depth 1\nasked_total 2\n")
+
+
 def test_nan_is_passed_over_and_a_series_that_returns_goes_on() -> None:
     watched = Watched()
     for value in ("10", "NaN", "14"):

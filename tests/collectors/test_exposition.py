@@ -68,6 +68,16 @@ def test_both_formats_of_the_library_read_the_same() -> None:
     assert parse("# TYPE a gauge\na 1\n", OPENMETRICS).truncated
 
 
+def test_colons_written_as_underscores_keep_their_kind() -> None:
+    """What real SGLang answers when asked for OpenMetrics: the TYPE lines keep the colon, the samples do not."""
+    page = parse(
+        "# TYPE sglang:num_running_reqs gauge\nsglang_num_running_reqs 3\n"
+        "# TYPE sglang:prompt_tokens counter\nsglang_prompt_tokens_total 5\n# EOF\n",
+        OPENMETRICS + "; escaping=underscores",
+    )
+    assert [series.kind for series in page.series] == ["gauge", "counter"]
+
+
 def test_a_histogram_named_like_a_counter_is_none(shared: Path) -> None:
     page = parse((shared / "data" / "metrics" / "vllm-0.32.0.txt").read_text())
     kinds = {s.kind for s in page.series if s.name.startswith("vllm:iteration_tokens_total")}

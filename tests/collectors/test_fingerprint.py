@@ -6,7 +6,7 @@ import pytest
 
 from collectors.dialect import map_page
 from collectors.exposition import PageParser
-from collectors.fingerprint import contradictions, fingerprint, incomparable, parse_stated
+from collectors.fingerprint import contradictions, fingerprint, parse_stated
 from results.errors import UserError
 
 
@@ -75,13 +75,6 @@ def test_stated_values_are_marked_and_what_was_seen_stands() -> None:
 def test_a_bad_statement_is_named(bad: list[str]) -> None:
     with pytest.raises(UserError, match="--serving"):
         parse_stated(bad)
-
-
-def test_runs_compare_only_where_fingerprints_agree() -> None:
-    a = fingerprint(version={"version": "1"}, models={"data": [{"id": "m"}]})
-    b = fingerprint(version={"version": "2"}, models={"data": [{"id": "m"}]}, stated={"quantization": "fp8"})
-    assert incomparable(a, a) == []
-    assert incomparable(a, b) == ["version: 1 and 2"]
 
 
 @pytest.mark.parametrize("models", [{}, {"data": None}, {"data": ["x"]}, {"data": [{}]}])

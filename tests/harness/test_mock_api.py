@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,25 @@ def test_streamed_chat_has_the_shape_of_vllm(http: httpx.Client) -> None:
     }
     for event in (role, *tokens, last):
         assert (event["id"], event["object"], event["model"]) == ('chatcmpl-abc"1', "chat.completion.chunk", "m")
+
+
+def test_half_of_an_answer_can_be_thought_first() -> None:
+    with (
+        serving(MockConfig(dataclasses.replace(FAST, reasoning_share=0.5), "m")) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as thinker,
+    ):
+        body = chat(20, stream=True, stream_options={"include_usage": True}, max_tokens=5, ignore_eos=True)
+        _, *tokens, last = events(thinker.post(CHAT, json=body))
+        plain = thinker.post(CHAT, json=chat(20, max_tokens=5, ignore_eos=True)).json()
+        kinds = [next(iter(event["choices"][0]["delta"])) for event in tokens]
+        assert kinds == ["reasoning_content"] * 2 + ["content"] * 3
+        assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
+        said = plain["choices"][0]["message"]
+        streamed = {
+            kind: "".join(event["choices"][0]["delta"].get(kind, "") for event in tokens)
+            for kind in ("reasoning_content", "content")
+        }
+        assert (said["reasoning_content"], said["content"]) == tuple(streamed.values())
 
 
 def test_usage_only_when_asked_for(http: httpx.Client) -> None:

@@ -20,12 +20,16 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from hardware.engine.profiles import PROFILES
 from harness import mock_http
+from harness.cli import app, register
 from harness.mock_server import MockConfig, configure
 from results.errors import UserError
 from tests.harness.mock_thread import FAST, Answer, chat, post_bytes, serving, stream, words
 from tests.harness.test_mock_metrics import samples
+from tests.harness.test_run import agentx, only_run, rows_of, summary_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
@@ -349,3 +353,29 @@ def test_the_mock_command_serves_until_interrupted(tmp_path: Path) -> None:
         assert httpx.get(f"{url}/v1/models").json()["data"][0]["max_model_len"] == 4_000
         child.send_signal(signal.SIGINT)
         assert child.wait(5) == 0
+
+
+@pytest.mark.parametrize(("arguments", "waiting"), [((), None), (("--max-waiting", "0"), 0)])
+def test_the_mock_command_limits_the_queue(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], waiting: int | None
+) -> None:
+    served: list[MockConfig] = []
+    monkeypatch.setattr("harness.mock_server.serve", lambda config, *_: served.append(config))
+    register()
+    CliRunner().invoke(app, ["mock", *arguments], catch_exceptions=False)
+    assert served[0].max_waiting == waiting
+
+
+def test_a_run_against_a_full_queue_names_it(tmp_path: Path) -> None:
+    profile = dataclasses.replace(PROFILES["small"], max_num_seqs=2)
+    with serving(MockConfig(profile, "m", max_waiting=0)) as port:
+        url = f"http://127.0.0.1:{port}"
+        load = ("--concurrency", "6", "--duration", "3s", "--drain", "0s", "--time-scale", "0")
+        done = agentx("run", "--endpoint", url, *load, "--out", str(tmp_path))
+    assert done.returncode == 1, done.stderr
+    refused = [row for row in rows_of(only_run(tmp_path)) if row["http_status"] == 429]
+    assert refused
+    assert {(row["status"], row["error"]) for row in refused} == {
+        ("http_error", "HTTP 429: The queue of 0 is full; try again later. (429)")
+    }
+    assert any("HTTP 429: The queue of 0" in reason for reason in summary_of(only_run(tmp_path))["invalid_reasons"])

@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -70,25 +71,42 @@ def truth_of(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def hostile(script: Script, key: str | None = None) -> Iterator[RawServer]:
-    """A raw server in a thread; it answers GETs and probes itself, `script` gets the streams. `key`: who may ask."""
+def hostile(
+    script: Script,
+    key: str | None = None,
+    probe: Script | None = None,
+    *,
+    tokenizes: bool = False,
+    page: bytes | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[RawServer]:
+    """A raw server in a thread; it answers GETs and probes (by `probe`), `script` gets the streams.
+
+    `key`: who may ask; `tokenizes`: texts are counted at /tokenize too; `page`: what /metrics says.
+    """
     ready, stop, box = threading.Event(), threading.Event(), []
 
     async def dispatch(request: Request, writer: Writer) -> None:
         if key is not None and request.headers.get("authorization") != f"Bearer {key}":
             await writer.raw(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
         elif request.head.startswith(b"GET"):
-            found = b"/v1/models" in request.head[:40]
-            body = b'{"data":[{"id":"m"}]}' if found else b"{}"
+            pages = {"/v1/models": b'{"data":[{"id":"m"}]}', "/metrics": page}
+            found = (body := pages.get(request.target)) is not None
+            body = body or b"{}"
             status = b"200 OK" if found else b"404 Not Found"
             await writer.raw(b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status, len(body), body))
+        elif tokenizes and request.head.startswith(b"POST /tokenize") and "prompt" in request.json():
+            body = json.dumps({"count": words_in(request.json()["prompt"])}).encode()
+            await writer.raw(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        elif not request.head.startswith(b"POST /v1/chat"):
+            await writer.raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
         elif not request.json().get("stream"):
-            await probe_answer(request, writer)
+            await (probe or probe_answer)(request, writer)
         else:
             await script(request, writer)
 
     async def main() -> None:
-        async with raw_server(dispatch) as server:
+        async with raw_server(dispatch, tls=tls) as server:
             box.append(server)
             ready.set()
             while not stop.is_set():
@@ -104,14 +122,15 @@ def hostile(script: Script, key: str | None = None) -> Iterator[RawServer]:
         thread.join()
 
 
+def words_in(text: str) -> int:
+    """Tokens of a text: one for each word and each line end."""
+    return len(text.replace("\n", " \n ").split(" ")) - 1 + (text[:1] not in (" ", "\n"))
+
+
 async def probe_answer(request: Request, writer: Writer) -> None:
     """One token per word and line end, three per message: a template that can be measured."""
-    if b"/v1/chat" not in request.head[:40]:
-        await writer.raw(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
-        return
     messages = request.json()["messages"]
-    tokens = sum(3 + len(m["content"].replace("\n", " \n ").split(" ")) - 1 for m in messages)
-    tokens += sum(1 for m in messages if m["content"][:1] not in (" ", "\n"))
+    tokens = sum(3 + words_in(m["content"]) for m in messages)
     body = json.dumps({"choices": [], "usage": {"prompt_tokens": tokens, "completion_tokens": 1}}).encode()
     await writer.raw(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
@@ -507,3 +526,32 @@ def test_a_server_without_usage_is_measured_and_said(tmp_path: Path) -> None:
     assert summary["throughput"]["output_tok_s"] is None
     assert any("without usage" in warning for warning in summary["warnings"])
     assert usage(1, 1)["usage"]["prompt_tokens"] == 1
+
+
+def test_p128_no_tokenizer_is_fetched_a_name_is_refused_at_once_and_a_run_needs_none(tmp_path: Path) -> None:
+    # Every way out of this machine leads to a closed port: a download would fail, or hang on.
+    offline = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "https_proxy"), "http://127.0.0.1:9")
+    with simulated() as url:
+        options = ("--endpoint", url, "--sessions", "1", "--concurrency", "1", *QUICK)
+        local = {**offline, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        begun = monotonic()
+        named = agentx(
+            "run", *options, "--tokenizer", "nobody/no-model", "--out", str(tmp_path / "n"), timeout=50, **local
+        )
+        assert monotonic() - begun < 10
+        none = agentx("run", *options, "--tokenizer", "usage", "--out", str(tmp_path / "u"), timeout=50, **local)
+    assert named.returncode == 2, named.stderr
+    assert "--tokenizer nobody/no-model" in named.stderr
+    assert "Traceback" not in named.stderr
+    assert not (tmp_path / "n").exists()
+    assert none.returncode == 0, none.stderr
+    assert summary_of(only_run(tmp_path / "u"))["requests"]["failed"] == 0
+
+
+def test_p129_standard_input_may_be_closed(tmp_path: Path) -> None:
+    with simulated() as url:
+        words = command("run", "--endpoint", url, "--sessions", "1", "--concurrency", "1", *QUICK)
+        closed = f"exec {shlex.join([*words, '--out', str(tmp_path)])} <&-"
+        done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr

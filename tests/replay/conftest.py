@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import fcntl
+import os
+import pickle
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +17,20 @@ from replay.importers import ImportReport, import_traces
 
 @pytest.fixture(scope="session")
 def weka_import(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImportReport]:
-    """The shared recorded corpus, imported once: the file, and what the importer says."""
+    """The shared recorded corpus, imported once for all test processes: the file, and what the importer says."""
     source = shared / "data" / "weka" / "weka-traces.tar.zst"
     if not source.is_file():
         pytest.skip(f"no recorded corpus at {source}")
-    output = tmp_path_factory.mktemp("weka") / "corpus.parquet"
-    return output, import_traces(source, output, format_name="weka", strict=True)
+    mine = tmp_path_factory.getbasetemp()
+    folder = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "weka"
+    folder.mkdir(exist_ok=True)
+    output, said = folder / "corpus.parquet", folder / "report.pickle"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not said.exists():
+            report = import_traces(source, output, format_name="weka", strict=True)
+            said.write_bytes(pickle.dumps(report))
+        return output, pickle.loads(said.read_bytes())
 
 
 @pytest.fixture(scope="session")

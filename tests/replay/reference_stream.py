@@ -20,6 +20,8 @@ FINISH = {
     "end_turn": Finish.STOP,
     "stop_sequence": Finish.STOP,
     "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
+    "refusal": Finish.CONTENT_FILTER,
     "tool_use": Finish.TOOL_CALLS,
 }
 OVERFLOW = ("context length", "maximum context", "context_length_exceeded", "prompt is too long")
@@ -27,9 +29,11 @@ NO_REASON = "error event without a reason"
 
 
 def held(stream: AnswerStream) -> dict[str, Any]:
-    """All public attributes of a stream."""
+    """All public attributes of a stream, but for what later prompts keep of it."""
     names = [
-        name for name in dir(AnswerStream) if not name.startswith("_") and not callable(getattr(AnswerStream, name))
+        name
+        for name in dir(AnswerStream)
+        if not name.startswith("_") and name != "kept" and not callable(getattr(AnswerStream, name))
     ]
     values = {name: getattr(stream, name) for name in names}
     return {**values, "chunk_times": list(stream.chunk_times), "flags": int(stream.flags)}

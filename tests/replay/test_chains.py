@@ -13,9 +13,9 @@ BIG = 100_000
 
 
 def request(
-    start: float, ids: Sequence[int], *, end: float | None = None, model: int = 0, tokens: int = BIG
+    start: float, ids: Sequence[int], *, end: float | None = None, model: int = 0, tokens: int = BIG, out: int = 5000
 ) -> Recorded:
-    return Recorded(start, start + 1 if end is None else end, model, runs_of(ids), len(ids), tokens, 5000)
+    return Recorded(start, start + 1 if end is None else end, model, runs_of(ids), len(ids), tokens, out)
 
 
 def parted(*requests: Recorded) -> list[list[int]]:
@@ -96,3 +96,33 @@ def test_a_digest_of_a_large_context_is_auxiliary() -> None:
     short = Recorded(2, 3, 0, runs_of([1, 2, 9]), 3, BIG, 300)
     chains = find_chains([request(0, [1, 2, 3]), short, request(4, [1, 2, 3, 4])])
     assert [c.auxiliary for c in chains] == [False, True]
+
+
+TURNS = [request(2, [1, 2]), request(4, [1, 2, 3]), request(6, [1, 2, 3, 4])]
+
+
+@pytest.mark.parametrize(
+    ("ids", "out", "whose"),
+    [
+        ([70, 3], 64, [[0, 1, 2, 3]]),  # a title: short, begins like no other
+        ([70, 71], 5000, [[0, 1, 2, 3]]),  # long, but nothing of it ever comes again
+        ([70, 3], 65, [[0], [1, 2, 3]]),  # long, and a block of it comes again
+        ([1, 9], 64, [[0], [1, 2, 3]]),  # begins like the others
+    ],
+)
+def test_what_opens_a_session_and_is_never_continued_is_the_main_agents(
+    ids: list[int], out: int, whose: list[list[int]]
+) -> None:
+    first = request(0, ids, end=10, out=out)  # still running when the second begins: no seam can join them
+    assert parted(first, *TURNS) == whose
+
+
+def test_only_one_request_can_be_a_preamble() -> None:
+    both = [request(0, [70], out=5), request(1, [80], out=5)]
+    assert parted(*both, *TURNS) == [[0, 1], [2, 3, 4]]
+
+
+def test_side_calls_are_told_by_the_main_agent_and_not_by_its_preamble() -> None:
+    title = request(0, [70], model=9, out=5)
+    chains = find_chains([title, *TURNS, request(8, [50], model=9)])
+    assert [(c.requests, c.auxiliary) for c in chains] == [([0, 1, 2, 3], False), ([4], True)]

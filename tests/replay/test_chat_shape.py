@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.chat_shape import ChatShape, measure_shape
-from replay.messages import CALL_ID, MESSAGE_HEAD, MESSAGE_TAIL, message
-from replay.tokens import ServerCounter, TokenCounter, Unmeasurable, UsageCounter, common_words
+from replay.messages import CALL_ID, AnthropicFrames, Frames, NoFrames, anthropic_fields, message
+from replay.tokens import ServerCounter, TokenCounter, common_words
+from replay.usage import Unmeasurable, UsageCounter
 from results.errors import EXIT_ENDPOINT
 from tests.replay.token_server import (
     REAL,
@@ -187,10 +188,39 @@ def test_the_source_of_the_figures_is_named() -> None:
 # Messages
 
 
-def test_heads_and_tails_are_the_messages_that_were_measured() -> None:
-    for role in MESSAGE_HEAD:
-        text = "".join(TABLE.words[:3])
-        assert json.loads(MESSAGE_HEAD[role] + text.encode() + MESSAGE_TAIL[role]) == message(role, text)
+CONVERSATIONS = (
+    ["system", "user", "assistant_call", "tool", "assistant", "user"],
+    ["user", "assistant", "user", "user"],
+)
+
+
+def framed(frames: Frames, roles: list[str], texts: list[str]) -> bytes:
+    previous, body = None, b""
+    for role, text in zip(roles, texts, strict=True):
+        body += frames.lead(previous, role) + frames.head[role] + text.encode() + frames.tail[role]
+        previous = role
+    return body
+
+
+@pytest.mark.parametrize("roles", CONVERSATIONS)
+def test_framed_conversations_are_the_messages_that_were_measured(roles: list[str]) -> None:
+    texts = [f" {word}" for word in ["one", "two", "six", "ten", "red", "sun"][: len(roles)]]
+    made = [message(role, text) for role, text in zip(roles, texts, strict=True)]
+    assert json.loads(b"[" + framed(Frames(), roles, texts) + b"]") == made
+    assert json.loads(b"{" + framed(AnthropicFrames(), roles, texts) + b"]}") == anthropic_fields(made)
+    assert framed(NoFrames(), roles, texts) == "".join(texts).encode()
+
+
+def test_the_messages_route_has_its_own_forms_of_calls_and_results() -> None:
+    """System prompt beside the messages, calls and results as content blocks, the call's id in both."""
+    fields = anthropic_fields([message(role, role) for role in CONVERSATIONS[0]])
+    assert fields["system"] == "system"
+    assert [m["role"] for m in fields["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    text, call = fields["messages"][1]["content"]
+    (result,) = fields["messages"][2]["content"]
+    assert text == {"type": "text", "text": "assistant_call"}
+    assert call["type"] == "tool_use"
+    assert result == {"type": "tool_result", "tool_use_id": call["id"], "content": "tool"}
 
 
 def test_a_tool_result_answers_the_call_before_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from replay.tree import compile_tree
 from replay.tree_types import Tree
 from results.records import Phase, TreeEnd
 from tests.replay.corpora import row, write_corpus
+from tests.replay.trees import make_tree
 
 S = 1_000_000_000
 RULES = TreeRules(flat_agents=True)
@@ -184,21 +185,38 @@ def test_mid_session_starts_warm_every_slot_and_then_follow_the_recording(weka: 
             assert not {send.step for send in own} & tree.start.done
 
 
-def test_after_the_warm_up_a_single_stream_keeps_its_full_pause() -> None:
-    from tests.replay.trees import make_tree
+def timed_tree(starts: list[float], share: float) -> Tree:
+    """A stream of turns at these times, each half a second long, begun at `share` of its recorded duration."""
+    tree = make_tree([[], *([k] for k in range(len(starts) - 1))], [0.0, *(b - a - 0.5 for a, b in pairwise(starts))])
+    for step, start in zip(tree.steps, starts, strict=True):
+        step.start_s, step.end_s = start, start + 0.5
+    return start_at(tree, share)
 
-    tree = start_at(make_tree([[], [0], [1], [2], [3]], [0, 5, 5, 7, 9]), 0.5)
-    assert tree.start is not None
-    assert (tree.start.done, tree.start.primers) == (frozenset({0, 1}), (1,))
-    other = make_tree([[], [0]], [0, 3])
-    w = world([tree, other], 2, Pacing(warmup_steps=1), warm_up=True, answer_s=1.0)
+
+def steady_starts(w: World) -> dict[tuple[int, int], float]:
+    """(slot, step) -> seconds from the measured part's beginning."""
+    assert w.measured_from is not None
+    return {(send.slot, send.step): (at - w.measured_from) / S for at, _, send in w.sent if send.phase is Phase.STEADY}
+
+
+def test_after_the_warm_up_the_recording_goes_on_at_each_stream_s_distance_from_its_start_position() -> None:
+    far, near = timed_tree([0, 10, 20, 50, 60, 100], 0.15), timed_tree([0, 3, 4, 20, 40], 0.05)
+    assert far.start is not None
+    assert near.start is not None
+    assert (far.start.moment_s, far.start.primers, near.start.moment_s, near.start.primers) == (15, (1,), 2, (0,))
+    pacing = Pacing(tree_idle_cap_s=None, system_idle_cap_s=None, warmup_steps=2)
+    w = world([far, near], 2, pacing, warm_up=True, answer_s=1.0)
     w.run()
-    start = w.measured_from
-    assert start is not None
-    steady = {(send.slot, send.step): at - start for at, _, send in w.sent if send.phase is Phase.STEADY}
-    assert steady[1, 1] == 0  # 3 s, the least pause, is taken from all
-    assert steady[0, 3] == 4 * S  # 7 s - 3 s
-    assert steady[0, 4] == 4 * S + 1 * S + 9 * S
+    sent = steady_starts(w)  # two turns of each were the warm-up's: 60 - 15 = 45 s and 20 - 2 = 18 s, less the least
+    assert (sent[0, 4], sent[1, 3]) == (27, 0)
+    assert sent[1, 4] == 1 + 19.5  # from then on pauses count from live ends
+
+
+def test_after_the_warm_up_no_tree_is_idle_beyond_its_cap() -> None:
+    trees = [timed_tree([0, 10, 20, 5000, 5001], 0.001), timed_tree([0, 3, 4, 20, 40], 0.05)]
+    w = world(trees, 2, Pacing(system_idle_cap_s=None, warmup_steps=2), warm_up=True, answer_s=1.0)
+    w.run()
+    assert steady_starts(w)[0, 3] == 300
 
 
 def test_flat_agents_run_beside_the_main_lane_and_keep_the_recorded_order(tmp_path: Path) -> None:
@@ -244,6 +262,12 @@ def test_start_positions_are_even_within_their_bounds_and_stable() -> None:
     assert math.isclose(sum(shares) / len(shares), 0.5, abs_tol=0.01)
     assert start_share(42, "s1", 3, 0.25, 0.75) == start_share(42, "s1", 3, 0.25, 0.75)
     assert start_share(42, "s1", 3, 0.25, 0.75) != start_share(42, "s1", 4, 0.25, 0.75)
+
+
+def test_start_positions_are_those_of_the_public_runner() -> None:
+    # What its 1.0.12 drew for two sessions of the public corpus with seed 42, in ms of their 5418 s and 2074 s.
+    assert start_share(42, "trace_0001", 0, 0.25, 0.75) * 5_418_000 == pytest.approx(2939089.797402172, abs=1e-6)
+    assert start_share(42, "trace_0002", 1, 0.25, 0.75) * 2_074_000 == pytest.approx(651270.8653586673, abs=1e-6)
 
 
 def test_a_start_leaves_at_least_the_last_request() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from replay.fixed import fixed_corpus
 from replay.plan import Selection, make_plan
 from replay.scenario import BUILTIN, Fixed, Scenario, Stage, check, explain, load_rules
 from results.errors import UserError
+from tests.replay.corpora import row, write_corpus
 
 
 def test_the_public_rules() -> None:
@@ -20,6 +22,7 @@ def test_the_public_rules() -> None:
     assert (s.start_min, s.start_max, s.primers, s.warmup_requests) == (0.25, 0.75, True, 10)
     assert (s.tree_idle_cap_s, s.system_idle_cap_s, s.shared_prefix) == (300, 10, "none")
     assert (s.failed_limit, s.overflow_limit, s.coverage) == (0.10, 0.01, 0.95)
+    assert (s.messages, s.assistant, s.affinity) == ("plain", "recorded", "correlation")
     fast = BUILTIN["agentx-fast"]
     assert (fast.duration_s, fast.warmup_requests) == (1200, 1)
     assert fast.start_max == 0.75
@@ -82,6 +85,10 @@ def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, text: str, words: s
         {"arrival": "poisson", "rate_per_min": 1.0, "start_max": 0.5},
         {"stages": (Stage(0, 5.0),)},
         {"concurrency": 0},
+        {"stall_s": 0.0},
+        {"turn_clock": "recorded", "start_max": 0.5},
+        {"turn_clock": "recorded", "warmup_requests": 1},
+        {"turn_clock": "recorded", "human_pauses": False},
     ],
 )
 def test_rules_that_contradict_each_other_are_refused(bad: dict[str, object]) -> None:
@@ -114,6 +121,23 @@ def test_open_arrivals_do_not_depend_on_the_number_of_workers() -> None:
     whole = first(0, 1, 4000)
     assert sorted(first(0, 2, 2000) + first(1, 2, 2000)) == whole
     assert whole[-1][1] / 1e9 == pytest.approx(400, rel=0.05)
+
+
+def test_recorded_arrivals_are_the_corpus_own_times(tmp_path: Path) -> None:
+    """Each session once, by its first request on the corpus's clock; a corpus without such a clock is refused."""
+    starts = [50.0, 12.5, 20.0]
+    one: dict[str, Any] = {"ids": [1, 2], "input_tokens": 128, "output_tokens": 4, "turn": 0}
+    sessions = [[row(session_id=f"s{k}", start_s=start, **one)] for k, start in enumerate(starts)]
+    corpus = write_corpus(tmp_path / "timed.parquet", sessions)
+    rules = Scenario(arrival="recorded", time_scale=0.5)
+    plan = make_plan(corpus, Selection.of(rules))
+    assert [corpus.session_ids[k] for k in plan.order] == ["s1", "s2", "s0"]
+    assert plan.session_for(3) is None
+    times = plan.arrivals_s(corpus).tolist()
+    assert list(load.arrivals(rules, 0, 1, times)) == [(0, 0), (1, 3_750_000_000), (2, 18_750_000_000)]
+    assert list(load.arrivals(rules, 1, 2, times)) == [(1, 3_750_000_000)]
+    with pytest.raises(UserError, match="does not say when its sessions began"):
+        make_plan(Corpus.load(builtin_path()), Selection.of(rules))
 
 
 def test_stages_add_slots_and_let_them_run_out() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from itertools import repeat
 
 import pytest
 from hypothesis import given, settings
@@ -133,6 +134,40 @@ def test_time_scale_multiplies_delays() -> None:
     s = scheduler([make_tree([[], [0]], [0, 8.0])], pacing=Pacing(0.5, None, None))
     s.start(0)
     assert only(s.ended(0, 0, Outcome.CONTINUE, 0), WakeAt) == [WakeAt(4 * S)]
+
+
+def recorded_session() -> Tree:
+    """Three turns of one second each, 2 s between an end and the next start: recorded at 0, 3 and 6 s."""
+    tree = make_tree([[], [0], [1]], [0, 2.0, 2.0])
+    for step in tree.steps:
+        step.start_s, step.end_s = 3.0 * step.index, 3.0 * step.index + 1.0
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("recorded_clock", "service_s", "sent_s"),
+    [
+        (False, 5, [0, 7, 14]),  # the answer, then the pause
+        (False, 1, [0, 3, 6]),
+        (True, 5, [0, 5, 10]),  # behind the recording: at once, never before the answer
+        (True, 1, [0, 3, 6]),
+        (True, 4, [0, 4, 8]),
+    ],
+)
+def test_p94_the_next_turn_waits_for_the_answer_by_either_clock(
+    recorded_clock: bool, service_s: int, sent_s: list[int]
+) -> None:
+    s = scheduler([recorded_session()], pacing=Pacing(1.0, None, None, recorded_clock=recorded_clock))
+    trace = run_in_virtual_time(s, repeat(service_s * S), repeat(Outcome.CONTINUE), None)
+    assert [now // S for now, c in trace if isinstance(c, Send)] == sent_s
+    assert [c.due_ns // S for _, c in trace if isinstance(c, Send)] == sent_s
+
+
+def test_p94_an_idle_cap_moves_the_recorded_clock_with_the_timers() -> None:
+    """What a cap cuts out of one pause is not waited for in the next."""
+    s = scheduler([recorded_session()], pacing=Pacing(1.0, 0.5, None, recorded_clock=True))
+    trace = run_in_virtual_time(s, repeat(S), repeat(Outcome.CONTINUE), None)
+    assert [now / S for now, c in trace if isinstance(c, Send)] == [0, 1.5, 3.0]
 
 
 def test_nothing_to_send_is_done_at_once() -> None:

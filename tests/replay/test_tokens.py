@@ -13,15 +13,13 @@ import pytest
 from replay.messages import message
 from replay.tokens import (
     LocalCounter,
-    Refused,
     ServerCounter,
     TextCounter,
-    Unmeasurable,
-    UsageCounter,
     common_words,
     find_words,
     verify_words,
 )
+from replay.usage import Refused, Unmeasurable, UsageCounter
 from replay.word_search import WANTED_WORDS
 from replay.words import WordTable
 from results.errors import EXIT_ENDPOINT, UserError

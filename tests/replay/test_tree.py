@@ -15,6 +15,7 @@ from replay.causes import TreeRules
 from replay.chat_shape import ChatShape
 from replay.corpus import Corpus, builtin_path
 from replay.live_tree import LiveTree
+from replay.messages import Frames
 from replay.plan import Selection, make_plan
 from replay.tree import ASSISTANT, ASSISTANT_CALL, SYSTEM, TOOL, USER, Message, Step, common_tokens, compile_tree
 from replay.words import Phrasebook, WordTable
@@ -38,7 +39,9 @@ def chain(step: Step) -> list[Message]:
 def live(corpus: Corpus, session: int, shape: ChatShape = SHAPE, *, share: bool = True, salt: str = "run") -> LiveTree:
     rows = list(range(int(corpus.session_row[session]), int(corpus.session_row[session + 1])))
     tree = compile_tree(corpus, session, rows, shape, TreeRules())
-    return LiveTree(tree, 0, BOOK, salt, f"{corpus.session_ids[session]}/0", "trace" if share else "none", None)
+    return LiveTree(
+        tree, 0, BOOK, salt, f"{corpus.session_ids[session]}/0", "trace" if share else "none", None, Frames()
+    )
 
 
 def messages(body: bytes | bytearray) -> list[dict[str, Any]]:
@@ -60,7 +63,7 @@ def check_session(corpus: Corpus, session: int, shape: ChatShape) -> None:
     bodies: dict[int, list[dict[str, Any]]] = {}
     for step in tree.tree.steps:
         tree.theoretical_cached(step)
-        body = tree.render(step)
+        body = tree.render(step).body
         assert counted(body, shape) == step.input_tokens
         minimum = shape.constant + shape.user + 1
         assert step.input_tokens == max(step.recorded_input, minimum)
@@ -155,7 +158,7 @@ def test_any_session_is_exact_and_as_common_as_its_blocks(rows: list[dict[str, A
     tree = live(corpus, 0)
     texts: list[tuple[Step, bytes]] = []
     for step in tree.tree.steps:
-        body = tree.render(step)
+        body = tree.render(step).body
         for earlier, text in texts:
             common = common_tokens(earlier, step)
             words = shared_prefix(text, text_of(body)) // WORDS.width
@@ -180,8 +183,8 @@ def test_a_partial_tail_is_continued_not_rewritten(tmp_path: Path) -> None:
     first, second = tree.tree.steps
     assert first.tail_block == 2
     assert second.extends == 0
-    before = messages(tree.render(first))
-    assert messages(tree.render(second))[:1] == before
+    before = messages(tree.render(first).body)
+    assert messages(tree.render(second).body)[:1] == before
 
 
 def test_a_tail_that_spans_several_turns_is_one_block(tmp_path: Path) -> None:
@@ -220,18 +223,18 @@ def test_trees_share_nothing_but_the_head_the_trace_says(tmp_path: Path) -> None
         return [row(session_id=name, turn=0, start_s=0, input_tokens=1280, output_tokens=1, ids=ids, **common)]
 
     corpus = write_corpus(tmp_path / "c.parquet", [session("a", 448), session("b", 448), session("c", 512)])
-    texts = [text_of(live(corpus, s).render(live(corpus, s).tree.steps[0])) for s in range(3)]
+    texts = [text_of(live(corpus, s).render(live(corpus, s).tree.steps[0]).body) for s in range(3)]
     rendered = []
     for s in range(3):
         tree = live(corpus, s)
-        rendered.append(text_of(tree.render(tree.tree.steps[0])))
+        rendered.append(text_of(tree.render(tree.tree.steps[0]).body))
     assert rendered == texts  # the same on every machine, every time
     a, b, c = rendered
     head_words = 512 - SHAPE.constant - SHAPE.system
     assert shared_prefix(a, b) // WORDS.width in range(head_words, head_words + 8)
     assert shared_prefix(a, c) // WORDS.width < 16
     alone = [live(corpus, s, share=False) for s in range(2)]
-    a, b = (text_of(tree.render(tree.tree.steps[0])) for tree in alone)
+    a, b = (text_of(tree.render(tree.tree.steps[0]).body) for tree in alone)
     assert shared_prefix(a, b) // WORDS.width < 16
 
 
@@ -240,14 +243,14 @@ def test_a_server_without_system_messages_gets_none() -> None:
     shape = ChatShape(constant=3, system=0, user=5, assistant=6, takes_system=False)
     check_session(corpus, 0, shape)
     tree = live(corpus, 0, shape)
-    assert {m["role"] for m in messages(tree.render(tree.tree.steps[3]))} == {"user", "assistant"}
+    assert {m["role"] for m in messages(tree.render(tree.tree.steps[3]).body)} == {"user", "assistant"}
 
 
 def test_another_salt_is_another_text() -> None:
     corpus = Corpus.load(builtin_path())
     one, two = live(corpus, 0, salt="one"), live(corpus, 0, salt="two")
     step = one.tree.steps[0]
-    assert shared_prefix(text_of(one.render(step)), text_of(two.render(step))) // WORDS.width < 16
+    assert shared_prefix(text_of(one.render(step).body), text_of(two.render(step).body)) // WORDS.width < 16
 
 
 def test_fan_out_and_join_follow_the_recording(tmp_path: Path) -> None:
@@ -275,18 +278,18 @@ def test_fan_out_and_join_follow_the_recording(tmp_path: Path) -> None:
     assert by_place["main", 1].after == (by_place["main", 0].index,)
 
 
-def test_think_time_stands_in_where_the_duration_is_missing(tmp_path: Path) -> None:
+def test_a_request_of_unknown_duration_ends_when_it_begins_whatever_the_think_time_says(tmp_path: Path) -> None:
     corpus = write_corpus(
         tmp_path / "c.parquet",
         [
             [
                 row(turn=0, start_s=0, api_s=None, input_tokens=64, output_tokens=1, ids=[1]),
-                row(turn=1, start_s=50, think_s=7.0, input_tokens=128, output_tokens=1, ids=[1, 2]),
+                row(turn=1, start_s=50, think_s=83.0, input_tokens=128, output_tokens=1, ids=[1, 2]),
                 row(turn=2, start_s=70, input_tokens=192, output_tokens=1, ids=[1, 2, 3]),
             ]
         ],
     )
-    assert [step.delay_s for step in live(corpus, 0).tree.steps] == [0.0, 7.0, 20.0]
+    assert [step.delay_s for step in live(corpus, 0).tree.steps] == [0.0, 50.0, 20.0]
 
 
 def test_theoretical_hits_are_those_of_an_infinite_cache(tmp_path: Path) -> None:

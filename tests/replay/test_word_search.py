@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.tokens import LocalCounter, Unmeasurable, find_words
+from replay.tokens import LocalCounter, find_words
+from replay.usage import Unmeasurable
 from replay.word_search import MINIMUM_WORDS, WANTED_WORDS, TextSums, single_tokens, vocabulary_words
 from replay.wordlist import candidates
 from tests.replay.token_server import foreign_tokenizer

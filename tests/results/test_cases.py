@@ -52,6 +52,9 @@ def test_p10_p11_tokens_per_chunk_are_said(tmp_path: Path) -> None:
     assert summary["latency"]["itl_s"]["p50"] == approx(0.032)
     assert summary["interactivity"]["itl"]["p50"] == approx(125)
     assert any("chunks held 4.0 tokens" in warning for warning in summary["warnings"])
+    # One unit for every rate, tokens, and no peak beside the mean that could be of events.
+    assert summary["throughput"]["output_tok_s"] == approx(4 * 32 / summary["steady_s"])
+    assert "peak" not in str(summary)
 
 
 def test_p09_chunks_that_came_in_one_segment_are_no_speed(tmp_path: Path) -> None:
@@ -78,6 +81,19 @@ def test_c11_a_truncated_answer_is_in_no_latency(tmp_path: Path) -> None:
     assert summary["requests"]["error_rate"] == approx(0.1)
     assert summary["valid"]  # the limit is to be exceeded
     assert any("1 requests failed (10.00 %)" in warning for warning in summary["warnings"])
+
+
+@pytest.mark.parametrize("status", [Status.TRUNCATED, Status.STREAM_ERROR])
+def test_p37_p38_p49_the_tokens_of_a_broken_answer_are_in_no_rate(tmp_path: Path, status: Status) -> None:
+    """They are kept in its row, with the server's own count where it said one as it went."""
+    run = Run(tmp_path)
+    run.request(chunks=[100, 1000], output_tokens=20)
+    run.request(sent=1, chunks=[50, 100, 150], output_tokens=3000, status=status, error="oom (500)")
+    summary = run.finish()
+    assert summary["throughput"]["output_tok_s"] == pytest.approx(20 / summary["steady_s"], rel=1e-3)
+    assert summary["tokens"]["output"]["n"] == summary["tokens"]["delivered_share"]["n"] == 1
+    broken = run.rows()[1]
+    assert (broken["output_tokens"], broken["output_chunks"], broken["error"]) == (3000, 3, "oom (500)")
 
 
 @pytest.mark.parametrize("usage", [0, 1, 2])

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from results.compare import BETTER, Change, Gate, compare, differences, find_runs, pair, parse_gate
+from results.compare import BETTER, Change, Gate, compare, pair, parse_gate
+from results.dataset import find_runs
 from results.errors import UserError
 from results.records import TreeEnd
 from tests.results.rows import Run
@@ -72,6 +73,18 @@ def test_p138_a_missing_figure_holds_no_gate(after: float | None) -> None:
     assert gate.broken_by(Change("output_tok_s", 100.0, after, relative, None, None))
 
 
+@pytest.mark.parametrize("figure", ["tpot_p90", "ttft_p50", "e2e_p99", "joules_per_output_token"])
+@pytest.mark.parametrize("after", [0.0, -1.0])
+def test_p138_no_zero_passes_a_gate_on_a_figure_that_is_better_when_smaller(figure: str, after: float) -> None:
+    gate = parse_gate(f"{figure} worse 5%")
+    for significant in (True, False, None):  # not even as noise
+        why = gate.broken_by(Change(figure, 0.05, after, (after - 0.05) / 0.05, None, significant))
+        assert why is not None
+        assert "no measurement" in why
+    fixed = parse_gate("error_rate worse 5%")  # the one that may be zero
+    assert fixed.broken_by(Change("error_rate", 0.05, 0.0, -1.0, None, True)) is None
+
+
 @pytest.mark.parametrize(
     "text", ["", "ttft_p90", "ttft_p90 worse", "nothing worse 5%", "ttft_p90 worse -5%", "ttft_p95 worse 5%"]
 )
@@ -83,12 +96,6 @@ def test_gates_are_read_strictly(text: str) -> None:
 def test_every_figure_has_a_better_direction() -> None:
     assert set(BETTER.values()) == {"lower", "higher"}
     assert BETTER["tpot_p99"] == "lower"
-
-
-def test_runs_of_different_questions_are_told_apart(tmp_path: Path) -> None:
-    a = finished(tmp_path / "a", 500, scenario={"rules": {"seed": 1, "start_max": 0.0}})
-    b = finished(tmp_path / "b", 500, corpus={"digest": "other"}, scenario={"rules": {"seed": 2, "start_max": 0.0}})
-    assert differences(find_runs(a)[0], find_runs(b)[0]) == ["corpus: c against other", "seed: 1 against 2"]
 
 
 def test_folders_are_paired_by_point(tmp_path: Path) -> None:

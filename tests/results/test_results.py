@@ -100,6 +100,9 @@ def test_p51_a_server_that_refuses_most_work_is_not_fast(tmp_path: Path) -> None
         "failed": 7,
         "cancelled": 0,
         "context_overflow": 0,
+        "live_history": 0,
+        "reasoning_dropped": 0,
+        "recorded_instead": 0,
         "error_rate": approx(0.7),
         "by_status": None,
     }

@@ -11,7 +11,7 @@ from tests.servers.replays import import_shared_corpus
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     wanted = set(os.environ.get("AGENTX_REAL_SERVERS", "").split(","))
     for item in items:
-        for kind in ("vllm", "dynamo"):
+        for kind in ("vllm", "dynamo", "sglang"):
             if item.get_closest_marker(kind) and kind not in wanted:
                 item.add_marker(pytest.mark.skip(reason=f"needs a real server: make test-{kind}"))
 

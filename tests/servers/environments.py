@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 VLLM_VERSION = "0.32.0"
 DYNAMO_VERSION = "1.6.1"
+SGLANG_VERSION = "0.5.23"
+_SGLANG_NEEDS = (
+    "aiohttp", "compressed-tensors==0.18.0", "einops", "fastapi", "gguf", "interegular", "jsonschema", "llguidance",
+    "msgspec", "ninja", "numpy", "openai==2.8.0", "openai-harmony==0.0.4", "orjson", "packaging",
+    "partial_json_parser", "pillow", "prometheus-client", "psutil", "pybase64", "pydantic", "python-multipart",
+    "pyzmq", "requests", "scipy", "sentencepiece", "setproctitle", "soundfile", "tiktoken", "tokenizers==0.23.2",
+    "tqdm", "transformers==5.19.0", "uvicorn", "uvloop", "watchfiles", "xgrammar==0.2.7", "xxhash", "zstandard",
+    "distro", "IPython", "dill",
+)  # fmt: skip
 _DYNAMO_NEEDS = (
     "aiohttp", "certifi", "kubernetes>=32,<33", "msgspec", "numpy", "prometheus-client<1", "pydantic<=2.13.5", "pyzmq",
     "redis<9", "tqdm", "transformers>=4.56", "typing-extensions", "uvloop", "zstandard<1",
@@ -48,12 +58,41 @@ def dynamo_environment() -> Path:
     return folder
 
 
+def sglang_environment(kernels: Path) -> Path:
+    """The folder of a virtual environment with SGLang on the CPU; `kernels`: stand-ins for its compiled kernels.
+
+    There is no CPU build of those on the package index: API, scheduler, radix cache and metrics are real, speed is not.
+    """
+    folder = cache_root() / f"sglang-{SGLANG_VERSION}"
+    if not (folder / "complete").exists():
+        python = _new(folder)
+        _pip(python, "install", "torch==2.13.0+cpu")
+        _pip(python, "install", "--no-deps", f"sglang=={SGLANG_VERSION}", "torchvision==0.28.0")
+        _pip(python, "install", *_SGLANG_NEEDS)
+        script = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+        site = subprocess.run([python, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+        shutil.copytree(kernels, site, dirs_exist_ok=True)
+        subprocess.run(["chmod", "-R", "u+w", site], check=True)
+        (folder / "complete").touch()
+    return folder
+
+
 def tiny_model() -> Path:
     """A random model of two layers with a tokenizer trained on the standard library, made in vLLM's environment."""
     folder = cache_root() / "tiny-model-1"
     if not (folder / "complete").exists():
         script = Path(__file__).with_name("tiny_model.py")
         _run([str(vllm_environment() / "bin" / "python"), str(script), str(folder)], offline=True)
+        (folder / "complete").touch()
+    return folder
+
+
+def tiny_llama(kernels: Path) -> Path:
+    """The same as a Llama model, which needs fewer kernels, made in SGLang's environment."""
+    folder = cache_root() / "tiny-llama-1"
+    if not (folder / "complete").exists():
+        script = Path(__file__).with_name("tiny_model.py")
+        _run([str(sglang_environment(kernels) / "bin" / "python"), str(script), str(folder), "--llama"], offline=True)
         (folder / "complete").touch()
     return folder
 

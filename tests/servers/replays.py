@@ -51,15 +51,16 @@ def replay(url: str, corpus: Path, out: Path, *options: str) -> Replay:
     )
 
 
-def check_exact(run: Replay) -> None:
-    """Every request ok, prompts as planned, contexts long enough to mean something."""
+def check_exact(run: Replay, *, forced: bool = True) -> None:
+    """Every request ok, prompts as planned, contexts long enough to mean something; answers too where `forced`."""
     assert {row["status"] for row in run.requests} == {"ok"}, [row["error"] for row in run.requests if row["error"]]
     off = [abs(row["input_tokens"] - row["planned_input_tokens"]) for row in run.requests]
     assert max(off) <= 4
     assert sum(not difference for difference in off) >= 0.99 * len(off)
     assert max(row["input_tokens"] for row in run.requests) >= MIN_CONTEXT
     assert {row["timestamps"] for row in run.requests} == {"kernel"}
-    assert all(row["output_tokens"] == row["planned_output_tokens"] for row in run.requests)
+    if forced:
+        assert all(row["output_tokens"] == row["planned_output_tokens"] for row in run.requests)
     times = ("scheduled_ns", "sent_ns", "headers_ns", "first_token_ns", "last_token_ns", "done_ns")
     for row in run.requests:
         stamps = [row[name] for name in times if row[name] is not None]

@@ -14,7 +14,14 @@ from time import monotonic, sleep
 
 import httpx
 
-from tests.servers.environments import dynamo_environment, tiny_model, tiny_tokenizer, vllm_environment
+from tests.servers.environments import (
+    dynamo_environment,
+    sglang_environment,
+    tiny_llama,
+    tiny_model,
+    tiny_tokenizer,
+    vllm_environment,
+)
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
 
@@ -109,6 +116,25 @@ def vllm_server(folder: Path, *flags: str) -> Iterator[Server]:
         *("--enable-prefix-caching", "--enable-prompt-tokens-details", "--enforce-eager", *flags),
     ]
     with process(command, log, {"VLLM_CPU_KVCACHE_SPACE": "2"}) as child:
+        wait_ready(f"http://127.0.0.1:{port}", child, log, 240)
+        yield Server(f"http://127.0.0.1:{port}", log)
+
+
+@contextmanager
+def sglang_server(folder: Path, kernels: Path, *flags: str) -> Iterator[Server]:
+    """Real SGLang with attention in plain torch, its radix cache and its metrics."""
+    port, log = free_port(), folder / "sglang.log"
+    command = [
+        *(str(sglang_environment(kernels) / "bin" / "python"), "-m", "sglang.launch_server"),
+        *("--model-path", str(tiny_llama(kernels)), "--served-model-name", "tiny"),
+        *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"),
+        *("--sampling-backend", "pytorch", "--dtype", "bfloat16", "--disable-overlap-schedule"),
+        *("--context-length", "65536", "--max-total-tokens", "131072", "--max-running-requests", "16"),
+        *("--page-size", "1", "--mem-fraction-static", "0.1", "--enable-metrics", "--enable-cache-report"),
+        *("--skip-server-warmup", *flags),
+    ]
+    environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with process(command, log, environment) as child:
         wait_ready(f"http://127.0.0.1:{port}", child, log, 240)
         yield Server(f"http://127.0.0.1:{port}", log)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.environments import tiny_model
 from tests.servers.replays import check_exact, check_hits, replay
 from tests.servers.servers import Server, vllm_server
 
@@ -31,6 +32,8 @@ COUNTERS = {
     [
         (1, ("--sessions", "6", "--max-context", "26k")),
         (4, ("--sessions", "12", "--max-context", "20k", "--tokenizer", "usage", "--messages", "plain")),
+        (1, ("--sessions", "3", "--max-context", "20k", "--surface", "completions")),
+        (1, ("--sessions", "3", "--max-context", "20k", "--surface", "messages")),
     ],
 )
 def test_records_equal_the_servers_own_counters(
@@ -41,7 +44,8 @@ def test_records_equal_the_servers_own_counters(
     run = replay(
         server.url, recorded_corpus, tmp_path / "runs", "--concurrency", str(concurrency), "--time-scale", "0", *options
     )
-    check_exact(run)
+    # The Messages route has no field that forces a length.
+    check_exact(run, forced="messages" not in options)
     if concurrency == 1:
         check_hits(run)
     probe = run.manifest["endpoint"]["probe"]
@@ -74,3 +78,19 @@ def test_the_server_says_what_it_is(server: Server, recorded_corpus: Path, tmp_p
     assert endpoint["request_fields"]["ignore_eos"]
     assert endpoint["request_fields"]["min_tokens"]
     assert endpoint["chat_template_tokens"]["tool"] is not None
+
+
+@pytest.mark.parametrize("surface", ["chat", "completions"])
+def test_live_histories_are_exact(server: Server, recorded_corpus: Path, tmp_path: Path, surface: str) -> None:
+    """What the model said is the history of the next prompt: planned sizes hold; as ids, its tokens are cache hits."""
+    run = replay(
+        server.url,
+        recorded_corpus,
+        tmp_path / "runs",
+        *("--concurrency", "1", "--sessions", "3", "--max-context", "20k", "--time-scale", "0"),
+        # Without pauses there is no time to ask the server how long its answer is.
+        *("--assistant", "live", "--surface", surface, "--tokenizer", str(tiny_model())),
+    )
+    check_exact(run)
+    check_hits(run)
+    assert run.summary["requests"]["live_history"] >= 0.5 * len(run.requests)

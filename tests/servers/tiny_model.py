@@ -1,6 +1,6 @@
-"""Make a tiny random Qwen3 model that a server can load without a hub. Runs inside a server's own environment.
+"""Make a tiny random model (Qwen3 or Llama) that a server can load without a hub, in a server's own environment.
 
-usage: tiny_model.py FOLDER [--tokenizer-only]
+usage: tiny_model.py FOLDER [--tokenizer-only | --llama]
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def make_tokenizer(folder: Path) -> int:
     return int(end)
 
 
-def config(eos: int) -> Any:
+def config(eos: int, *, llama: bool) -> Any:
     """Two layers, four heads, 64 wide: prefill is what costs, as with a large model."""
-    from transformers import Qwen3Config
+    from transformers import LlamaConfig, Qwen3Config
 
-    return Qwen3Config(
+    return (LlamaConfig if llama else Qwen3Config)(
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=256,
@@ -101,22 +101,24 @@ def config(eos: int) -> Any:
     )
 
 
-def main(folder: Path, *, tokenizer_only: bool) -> None:
+def main(folder: Path, *, tokenizer_only: bool, llama: bool) -> None:
     """Write the model's folder."""
     folder.mkdir(parents=True, exist_ok=True)
     eos = make_tokenizer(folder)
-    configuration = config(eos)
+    configuration = config(eos, llama=llama)
     if tokenizer_only:
         configuration.architectures = ["Qwen3ForCausalLM"]
         configuration.save_pretrained(folder)
     else:
         import torch
-        from transformers import Qwen3ForCausalLM
+        from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
         torch.manual_seed(0)
-        Qwen3ForCausalLM(configuration).to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
+        (LlamaForCausalLM if llama else Qwen3ForCausalLM)(configuration).to(torch.bfloat16).save_pretrained(
+            folder, safe_serialization=True
+        )
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), tokenizer_only="--tokenizer-only" in sys.argv[2:])
+    main(Path(sys.argv[1]), tokenizer_only="--tokenizer-only" in sys.argv[2:], llama="--llama" in sys.argv[2:])

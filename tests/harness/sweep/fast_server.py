@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -37,7 +38,11 @@ def main(mode: str, port: int, *rest: str) -> None:
         pids = [subprocess.Popen(["sleep", "300"]).pid, subprocess.Popen(["setsid", "sleep", "300"]).pid]
         Path(rest[0]).write_text(" ".join(map(str, [os.getpid(), *pids])))
     if mode == "dies":
-        threading.Timer(1.5, lambda: (print("Xid 79", flush=True), os._exit(9))).start()
+        threading.Timer(4.0, lambda: (print("Xid 79", flush=True), os._exit(9))).start()
+    if mode == "stubborn":  # takes its time to end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        Path(rest[0]).write_text(str(os.getpid()))
+        sleep(300)
     if mode == "counted":
         with Path(rest[0]).open("a") as file:
             file.write("start\n")

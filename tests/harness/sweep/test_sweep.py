@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
+
+import pytest
 
 from agentx import load
 from tests.harness.sweep.sweeps import (
@@ -23,6 +26,8 @@ from tests.harness.sweep.sweeps import (
     sweep,
     write,
 )
+from tests.harness.test_run import hostile
+from tests.raw_server import Request, Writer
 
 
 def until(condition: Callable[[], bool], limit_s: float = 15) -> None:
@@ -104,7 +109,9 @@ def test_p127_killed_in_the_second_point_and_resumed_there_is_one_result_per_poi
         "a/closed-loop/c3": ("done", 2),
     }
     assert len(list((out / "s/runs").iterdir())) == 3
-    assert list((out / "s/attempts/a/closed-loop/c3/1").glob("*/run.json"))
+    (killed,) = (out / "s/attempts/a/closed-loop/c3/1").glob("*/run.json")
+    serving = json.loads((killed.parent / "serving.json").read_bytes())  # a killed run has its metadata, too
+    assert (serving["point"], serving["serving"]["model"]) == ("a/closed-loop/c3", "quick")
     assert starts.read_text().count("start") == 4
     assert sorted(p["run"] for p in points) == sorted(f"runs/{path.name}" for path in (out / "s/runs").iterdir())
 
@@ -115,8 +122,52 @@ def test_p127_killed_in_the_second_point_and_resumed_there_is_one_result_per_poi
     assert sweep(str(file), "--out", str(out)).returncode == 0
     assert ended(out)["a/closed-loop/c2"]["status"] == "done"
     assert starts.read_text().count("start") == 4
-    frame = load(out / "s" / "runs")
+
+    # Or a moment before that, when the run had ended and was not kept yet.
+    journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
+    (kept,) = [p.parent for p in out.glob("s/runs/*/serving.json") if '"a/closed-loop/c2"' in p.read_text()]
+    kept.rename(out / "s/attempts/a/closed-loop/c2/1" / kept.name)
+    assert sweep(str(file), "--out", str(out)).returncode == 0
+    assert ended(out)["a/closed-loop/c2"]["run_id"] == kept.name
+    assert kept.is_dir()
+    assert starts.read_text().count("start") == 4
+    frame = load(out / "s" / "runs").requests
     assert sorted(frame.groupby("run_id").concurrency.first()) == [1, 2, 3]
+
+
+@pytest.mark.timeout(120)
+def test_killed_again_and_again_at_any_moment_a_sweep_repeats_and_loses_nothing(tmp_path: Path) -> None:
+    starts, out = tmp_path / "starts", tmp_path / "runs"
+    file = write(tmp_path, configuration("a", "counted", str(starts)), points="[1, 2]")
+    moments, kills = random.Random(7), 0
+    done_before: dict[str, str] = {}
+    process = start(str(file), "--out", str(out), "--json")
+    while True:
+        try:
+            said, _ = process.communicate(timeout=moments.uniform(1.0, 5.0) if kills < 4 else 50)
+            break
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+        for name, line in ended(out).items() if (out / "s/state.jsonl").is_file() else ():
+            if line["status"] == "done":
+                assert done_before.setdefault(name, line["run_id"]) == line["run_id"]  # never made again
+        process = start(str(file), "--out", str(out), "--json")
+    assert process.returncode == 0
+    assert kills >= 3
+    points = json.loads(said)["curves"][0]["points"]
+    assert [(p["status"], p["valid"]) for p in points] == [("done", True)] * 2
+    runs = sorted(path.name for path in (out / "s/runs").iterdir())
+    assert runs == sorted(p["run"].removeprefix("runs/") for p in points)
+    assert done_before.items() <= {line["point"]: line["run_id"] for line in ended(out).values()}.items()
+    begun = [(line["point"], line["attempt"]) for line in states(out) if line["status"] == "running"]
+    assert len(begun) == len(set(begun))
+    assert sum(line["status"] == "done" for line in states(out)) == 2
+    assert starts.read_text().count("start") <= len(begun) <= 2 + kills
+    requests = load(out / "s/runs").requests
+    assert requests.request_id.is_unique
+    assert sorted(requests.groupby("run_id").concurrency.first()) == [1, 2]
 
 
 def test_a_server_that_dies_under_load_fails_the_point_with_its_last_words(tmp_path: Path) -> None:
@@ -134,8 +185,7 @@ def test_p120_ctrl_c_ends_the_run_and_the_server_and_leaves_a_state_to_resume(tm
     head = "name: s\nrun: {duration: 60s, drain: 5s, time_scale: 0, max_context: 10k, workers: 1}\n"
     file = write(tmp_path, configuration("a", "family", str(pids)), points="[1, 2]", head=head)
     process = start(str(file), "--out", str(out))
-    until(lambda: bool(list(out.glob("s/attempts/a/closed-loop/c1/1/*/journal/header.json"))))
-    sleep(0.5)
+    until(lambda: any(path.stat().st_size for path in out.glob("s/attempts/a/closed-loop/c1/1/*/journal/w*.requests")))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
@@ -163,6 +213,29 @@ def test_a_killed_sweep_leaves_no_server_behind(tmp_path: Path) -> None:
     process.communicate()
     family = [int(pid) for pid in pids.read_text().split()]
     until(lambda: not any(map(alive, family)), 10)
+
+
+def test_a_resumed_sweep_waits_until_the_servers_of_the_killed_one_have_ended(tmp_path: Path) -> None:
+    pid, out = tmp_path / "pid", tmp_path / "runs"
+    stubborn = configuration("a", "stubborn", str(pid)).replace("stop_timeout: 2s", "stop_timeout: 4s")
+    file = write(tmp_path, stubborn)
+    process = start(str(file), "--out", str(out))
+    until(pid.is_file)
+    sleep(0.2)
+    process.kill()
+    process.wait()  # its pipes are open for as long as its guards live
+    first = int(pid.read_text())
+    assert alive(first)
+    begun = monotonic()
+    again = start(str(file), "--out", str(out))
+    until(lambda: pid.read_text() != str(first), 20)
+    waited = monotonic() - begun
+    assert not alive(first)
+    assert waited > 2
+    again.send_signal(signal.SIGTERM)
+    said = again.communicate(timeout=30)[1].decode()
+    process.communicate()
+    assert "waiting for the processes of the sweep before this one to end" in said
 
 
 def test_p122_no_secret_reaches_any_file_of_a_sweep_or_the_terminal(tmp_path: Path) -> None:
@@ -245,3 +318,31 @@ def test_a_state_that_was_cut_by_a_crash_is_read_up_to_the_cut_and_a_strange_one
     assert "state.jsonl:1: not a line of a sweep's state" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert os.listdir(folder) == ["state.jsonl"]
+
+
+def test_p129_a_sweep_into_a_pipe_has_no_control_codes_and_its_result_on_stdout_only(tmp_path: Path) -> None:
+    file = write(tmp_path, configuration("a"))
+    done = sweep(str(file), "--out", str(tmp_path / "runs"), "--json", TERM="dumb")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\r" not in done.stdout + done.stderr
+    assert json.loads(done.stdout)["curves"]
+
+
+def test_p124_a_point_without_one_good_answer_leaves_strict_json(tmp_path: Path) -> None:
+    async def script(request: Request, writer: Writer) -> None:
+        await writer.raw(b"HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n")
+
+    def never(word: str) -> None:
+        raise AssertionError(word)
+
+    with hostile(script) as server:
+        serving = "{model: quick, engine: simulated, accelerators: 0}"
+        own = f"- name: a\n  serving: {serving}\n  endpoint: {server.url}\n  reset: salt\n"
+        done = sweep(str(write(tmp_path, own)), "--out", str(tmp_path / "runs"), "--json")
+    texts = {path: path.read_text() for path in (tmp_path / "runs").rglob("*.json")}
+    read = {path.name: json.loads(text, parse_constant=never) for path, text in texts.items()}
+    assert read["summary.json"]["requests"]["ok"] == 0
+    assert read["summary.json"]["latency"]["ttft_s"]["p50"] is None
+    assert read["summary.json"]["reasons"]["latency.ttft_s"]
+    json.loads(done.stdout, parse_constant=never)
